@@ -1,0 +1,37 @@
+# make demo | test | test-slow | check | format | clean. Each does its own set-up; a second run reinstalls nothing.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+BUILD_TOOLS := scikit-build-core nanobind cmake ninja
+
+.PHONY: demo test test-slow check format clean
+
+demo: $(READY)
+	$(BIN)/thinwire bench codec
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# torch first and by itself, so that nothing else can resolve another one. The native module must build here: a
+# developer wants the compiler's error, not the fallback to the torch twins.
+$(READY): pyproject.toml constraints.txt $(wildcard native/*)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet -c constraints.txt $(BUILD_TOOLS)
+	THINWIRE_REQUIRE_NATIVE=1 $(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf .venv build .mypy_cache .pytest_cache .ruff_cache .hypothesis

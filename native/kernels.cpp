@@ -1,0 +1,176 @@
+// One instruction set's kernels: this file is compiled once per set, THINWIRE_ISA naming it. Only switches live here.
+#include "kernels.h"
+
+#include "copy.h"
+#include "flat.h"
+#include "rows.h"
+
+#define TW_TEXT2(x) #x
+#define TW_TEXT(x) TW_TEXT2(x)
+#define TW_JOIN2(a, b) a##b
+#define TW_JOIN(a, b) TW_JOIN2(a, b)
+
+namespace thinwire::THINWIRE_ISA {
+namespace {
+
+bool encode_one(const float* x, int64_t width, int bits, Key key, uint8_t* out) {
+    switch (bits) {
+        case 1: return encode_row<1>(x, width, key, out);
+        case 2: return encode_row<2>(x, width, key, out);
+        case 4: return encode_row<4>(x, width, key, out);
+        case 8: return encode_row<8>(x, width, key, out);
+        case 16: return encode_row<16>(x, width, key, out);
+        case 32: return encode_copy<Single>(x, width, out);
+        default: return true;  // 0: the row stays at home
+    }
+}
+
+void decode_one(const uint8_t* data, int64_t width, int bits, float* x, bool past_cache) {
+    switch (bits) {
+        case 1: return decode_row<1>(data, width, x, past_cache);
+        case 2: return decode_row<2>(data, width, x, past_cache);
+        case 4: return decode_row<4>(data, width, x, past_cache);
+        case 8: return decode_row<8>(data, width, x, past_cache);
+        case 16: return decode_row<16>(data, width, x, past_cache);
+        case 32: return decode_copy<Single>(data, width, x);
+        default: return;  // 0: the receiver keeps what it has
+    }
+}
+
+bool encode_rows(const float* x, int64_t begin, int64_t end, int64_t width, int bits, const uint8_t* widths,
+                 const int64_t* offsets, uint64_t seed, uint8_t* out) {
+    const int64_t stride = packed_bytes(width, bits) + 4;
+    for (int64_t row = begin; row < end; ++row) {
+        uint8_t* to = out + (widths ? offsets[row] : row * stride);
+        if (!encode_one(x + row * width, width, widths ? widths[row] : bits, row_key(seed, row), to)) return false;
+    }
+    return true;
+}
+
+void decode_rows(const uint8_t* data, int64_t begin, int64_t end, int64_t width, int bits, const uint8_t* widths,
+                 const int64_t* offsets, float* x, bool past_cache) {
+    const int64_t stride = packed_bytes(width, bits) + 4;
+    for (int64_t row = begin; row < end; ++row) {
+        const uint8_t* from = data + (widths ? offsets[row] : row * stride);
+        decode_one(from, width, widths ? widths[row] : bits, x + row * width, past_cache);
+    }
+    end_of_stream();
+}
+
+template <class Format>
+bool encode_range(const float* x, int64_t begin, int64_t end, uint8_t* out) {
+    return encode_copy<Format>(x + begin, end - begin, out + begin * Format::BYTES);
+}
+
+bool encode_format(const float* x, int64_t begin, int64_t end, int format, uint8_t* out) {
+    if (format == 32) return encode_range<Single>(x, begin, end, out);
+    return format == 16 ? encode_range<Half>(x, begin, end, out) : encode_range<Brain>(x, begin, end, out);
+}
+
+void decode_format(const uint8_t* data, int64_t begin, int64_t end, int format, float* x) {
+    if (format == 32) return decode_copy<Single>(data + begin * 4, end - begin, x + begin);
+    if (format == 16) return decode_copy<Half>(data + begin * 2, end - begin, x + begin);
+    return decode_copy<Brain>(data + begin * 2, end - begin, x + begin);
+}
+
+template <class Coder>
+void encode_runs(float scale, const float* x, int64_t begin, int64_t end, uint64_t seed, uint8_t* out) {
+    for (int64_t i = begin; i < end; i += RUN) {
+        int64_t count = end - i < RUN ? end - i : RUN;
+        encode_run(Coder{scale}, x + i, count, row_key(seed, i / RUN), out + i * Coder::BITS / 8);
+    }
+}
+
+void encode_scaled(const float* x, int64_t begin, int64_t end, int bits, float scale, uint64_t seed, uint8_t* out) {
+    if (bits == 1) return encode_runs<Sign>(scale, x, begin, end, seed, out);
+    encode_runs<Ternary>(scale, x, begin, end, seed, out);
+}
+
+void decode_scaled(const uint8_t* data, int64_t begin, int64_t end, int bits, float scale, float* x, bool past_cache) {
+    if (bits == 1)
+        decode_run(Sign{scale}, data + begin / 8, end - begin, x + begin, past_cache);
+    else
+        decode_run(Ternary{scale}, data + begin / 4, end - begin, x + begin, past_cache);
+    end_of_stream();
+}
+
+uint32_t largest_in(const float* x, int64_t begin, int64_t end) { return largest_magnitude(x + begin, end - begin); }
+
+double sum_in(const float* x, int64_t begin, int64_t end, double scale) {
+    return whole_sum<1>(x + begin, end - begin, scale);
+}
+
+template <int BITS>
+bool encode_bucket_range(const float* x, int64_t begin, int64_t end, int64_t bucket, int64_t count, uint64_t seed,
+                         uint8_t* out) {
+    const int64_t stride = packed_bytes(bucket, BITS) + 4;
+    for (int64_t b = begin; b < end; ++b) {
+        const float* from = x + b * bucket;
+        const int64_t values = count - b * bucket < bucket ? count - b * bucket : bucket;
+        const float norm = bucket_norm(from, values);
+        if (norm < 0.0f || norm > 0x1.fffffep127f) return false;
+        uint8_t* to = out + b * stride;
+        encode_run(levels_of<BITS>(norm), from, values, row_key(seed, b), to);
+        memcpy(to + packed_bytes(values, BITS), &norm, 4);
+    }
+    return true;
+}
+
+template <int BITS>
+void decode_bucket_range(const uint8_t* data, int64_t begin, int64_t end, int64_t bucket, int64_t count, float* x,
+                         bool past_cache) {
+    const int64_t stride = packed_bytes(bucket, BITS) + 4;
+    for (int64_t b = begin; b < end; ++b) {
+        const int64_t values = count - b * bucket < bucket ? count - b * bucket : bucket;
+        const uint8_t* from = data + b * stride;
+        float norm;
+        memcpy(&norm, from + packed_bytes(values, BITS), 4);
+        decode_run(levels_of<BITS>(norm), from, values, x + b * bucket, past_cache);
+    }
+    end_of_stream();
+}
+
+bool encode_buckets(const float* x, int64_t begin, int64_t end, int64_t bucket, int64_t count, int bits, uint64_t seed,
+                    uint8_t* out) {
+    if (bits == 2) return encode_bucket_range<2>(x, begin, end, bucket, count, seed, out);
+    if (bits == 4) return encode_bucket_range<4>(x, begin, end, bucket, count, seed, out);
+    return encode_bucket_range<8>(x, begin, end, bucket, count, seed, out);
+}
+
+void decode_buckets(const uint8_t* data, int64_t begin, int64_t end, int64_t bucket, int64_t count, int bits, float* x,
+                    bool past_cache) {
+    if (bits == 2) return decode_bucket_range<2>(data, begin, end, bucket, count, x, past_cache);
+    if (bits == 4) return decode_bucket_range<4>(data, begin, end, bucket, count, x, past_cache);
+    decode_bucket_range<8>(data, begin, end, bucket, count, x, past_cache);
+}
+
+// Hits are rare, so a register of values is dismissed with one test.
+int64_t collect(const float* x, int64_t begin, int64_t end, uint32_t least, int64_t* positions) {
+    int64_t found = 0, i = begin;
+    for (; i + LANES <= end; i += LANES) {
+        Ints hits = magnitude(load<Floats>(x + i)) >= least;
+        if (!any(hits)) continue;
+        for (int lane = 0; lane < LANES; ++lane) {
+            positions[found] = i + lane;
+            found -= hits[lane];
+        }
+    }
+    for (; i < end; ++i) {
+        uint32_t bits;
+        memcpy(&bits, x + i, 4);
+        if ((bits & 0x7fffffffu) >= least) positions[found++] = i;
+    }
+    return found;
+}
+
+}  // namespace
+}  // namespace thinwire::THINWIRE_ISA
+
+namespace thinwire {
+using namespace THINWIRE_ISA;
+
+const Kernels TW_JOIN(kernels_, THINWIRE_ISA) = {
+    TW_TEXT(THINWIRE_ISA), encode_rows,       decode_rows, encode_format,  decode_format,  encode_scaled,
+    decode_scaled,         largest_in,        sum_in,      encode_buckets, decode_buckets, collect,
+};
+}  // namespace thinwire

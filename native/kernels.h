@@ -1,0 +1,48 @@
+// What one instruction set's build offers: plain functions over ranges, no threads, no allocation, no Python.
+// An encoder returns false where a value can't be sent (not finite, or too wide a range for the codec).
+// `past_cache` is for output that is too large to be found in the cache afterwards.
+#pragma once
+#include <cstdint>
+
+namespace thinwire {
+
+struct Kernels {
+    const char* isa;
+
+    // Rows [begin, end) of x, `width` values each. bits: one for all rows; or widths[row], bytes at offsets[row].
+    bool (*encode_rows)(const float* x, int64_t begin, int64_t end, int64_t width, int bits, const uint8_t* widths,
+                        const int64_t* offsets, uint64_t seed, uint8_t* out);
+    void (*decode_rows)(const uint8_t* data, int64_t begin, int64_t end, int64_t width, int bits, const uint8_t* widths,
+                        const int64_t* offsets, float* x, bool past_cache);
+
+    // Values [begin, end); format is 32 (float32), 16 (float16) or -16 (bfloat16).
+    bool (*encode_copy)(const float* x, int64_t begin, int64_t end, int format, uint8_t* out);
+    void (*decode_copy)(const uint8_t* data, int64_t begin, int64_t end, int format, float* x);
+
+    // Values [begin, end), begin a multiple of RUN; bits 1 is signs, 2 is TernGrad.
+    void (*encode_scaled)(const float* x, int64_t begin, int64_t end, int bits, float scale, uint64_t seed, uint8_t* out);
+    void (*decode_scaled)(const uint8_t* data, int64_t begin, int64_t end, int bits, float scale, float* x,
+                          bool past_cache);
+    uint32_t (*largest_magnitude)(const float* x, int64_t begin, int64_t end);
+    double (*whole_sum)(const float* x, int64_t begin, int64_t end, double scale);
+
+    // Buckets [begin, end) of `bucket` values each, the last one as long as what is left of `count`.
+    bool (*encode_buckets)(const float* x, int64_t begin, int64_t end, int64_t bucket, int64_t count, int bits,
+                           uint64_t seed, uint8_t* out);
+    void (*decode_buckets)(const uint8_t* data, int64_t begin, int64_t end, int64_t bucket, int64_t count, int bits,
+                           float* x, bool past_cache);
+
+    // Positions in [begin, end) whose magnitude's bits are at least `least`, ascending; returns how many.
+    int64_t (*collect)(const float* x, int64_t begin, int64_t end, uint32_t least, int64_t* positions);
+};
+
+// Randomness is counted in (row, column): a flat run is cut into rows of this many values.
+constexpr int64_t RUN = 65536;
+// Sums of whole numbers stay below 2^50: exact in a double, with room to round by adding 1.5 * 2^52.
+constexpr int WHOLE_BITS = 50;
+
+extern const Kernels kernels_portable;
+extern const Kernels kernels_avx2;
+extern const Kernels kernels_avx512;
+
+}  // namespace thinwire

@@ -1,0 +1,320 @@
+// thinwire._native: every binding, in one place. The contract of each function is the class Kernels in
+// src/thinwire/codecs/kernels.py; sizes are checked here once more, since a wrong one would write outside memory.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "kernels.h"
+#include "parallel.h"
+#include "sparse.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace thinwire {
+namespace {
+
+using Values = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using ValuesOut = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using RowsOut = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Data = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using DataOut = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+constexpr int64_t GRAIN = 1 << 15;  // values a thread must have to be worth starting
+
+// From 32 MiB of float32 on, hardly a cache would still hold the beginning of an output at its end.
+bool past_cache(int64_t values) { return values >= (8 << 20); }
+
+const Kernels* best_kernels() {
+#if defined(THINWIRE_X86)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        return &kernels_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return &kernels_avx2;
+#endif
+    return &kernels_portable;
+}
+
+const Kernels* kernels = best_kernels();
+
+bool set_isa(const std::string& isa) {
+    const Kernels* best = best_kernels();
+    std::vector<const Kernels*> offered = {&kernels_portable};
+#if defined(THINWIRE_X86)
+    if (best != &kernels_portable) offered.push_back(&kernels_avx2);
+    if (best == &kernels_avx512) offered.push_back(&kernels_avx512);
+#endif
+    for (const Kernels* candidate : offered)
+        if (isa == candidate->isa) {
+            kernels = candidate;
+            return true;
+        }
+    if (isa == "best") kernels = best;
+    return isa == "best";
+}
+
+void expect(int64_t given, int64_t wanted, const char* what) {
+    if (given != wanted)
+        throw std::invalid_argument(std::string(what) + ": " + std::to_string(given) + " bytes given, " +
+                                    std::to_string(wanted) + " expected");
+}
+
+int64_t row_bytes(int64_t width, int bits) {
+    return (width * bits + 7) / 8 + (bits >= 1 && bits <= 16 ? 4 : 0);
+}
+
+void expect_bits(int bits, std::initializer_list<int> offered) {
+    for (int choice : offered)
+        if (bits == choice) return;
+    throw std::invalid_argument("bits " + std::to_string(bits) + " is not offered here");
+}
+
+// Where each row's bytes begin, and after the last, how many there are.
+std::vector<int64_t> offsets_of(const Data& widths, int64_t width) {
+    std::vector<int64_t> offsets(widths.size() + 1);
+    for (size_t row = 0; row < widths.size(); ++row) {
+        expect_bits(widths.data()[row], {0, 1, 2, 4, 8, 16, 32});
+        offsets[row + 1] = offsets[row] + row_bytes(width, widths.data()[row]);
+    }
+    return offsets;
+}
+
+bool encode_rows(Rows x, int bits, const uint8_t* widths, const int64_t* offsets, uint64_t seed, DataOut& out) {
+    const int64_t width = x.shape(1);
+    std::atomic<bool> ok{true};
+    nb::gil_scoped_release release;
+    parallel(x.shape(0), 1, GRAIN / std::max<int64_t>(1, width), [&](int, Range r) {
+        if (!kernels->encode_rows(x.data(), r.begin, r.end, width, bits, widths, offsets, seed, out.data())) ok = false;
+    });
+    return ok;
+}
+
+void decode_rows(Data& data, int bits, const uint8_t* widths, const int64_t* offsets, RowsOut& out) {
+    const int64_t width = out.shape(1);
+    nb::gil_scoped_release release;
+    parallel(out.shape(0), 1, GRAIN / std::max<int64_t>(1, width), [&](int, Range r) {
+        kernels->decode_rows(data.data(), r.begin, r.end, width, bits, widths, offsets, out.data(),
+                             past_cache(out.size()));
+    });
+}
+
+bool encode_uniform(Rows x, int bits, uint64_t seed, DataOut out) {
+    expect_bits(bits, {1, 2, 4, 8, 16});
+    expect(out.size(), x.shape(0) * row_bytes(x.shape(1), bits), "encode_uniform");
+    return encode_rows(x, bits, nullptr, nullptr, seed, out);
+}
+
+void decode_uniform(Data data, int bits, RowsOut out) {
+    expect_bits(bits, {1, 2, 4, 8, 16});
+    expect(data.size(), out.shape(0) * row_bytes(out.shape(1), bits), "decode_uniform");
+    decode_rows(data, bits, nullptr, nullptr, out);
+}
+
+bool encode_mixed(Rows x, Data bits, uint64_t seed, DataOut out) {
+    expect(bits.size(), x.shape(0), "encode_mixed, one width a row");
+    const auto offsets = offsets_of(bits, x.shape(1));
+    expect(out.size(), offsets.back(), "encode_mixed");
+    return encode_rows(x, 0, bits.data(), offsets.data(), seed, out);
+}
+
+void decode_mixed(Data data, Data bits, RowsOut out) {
+    expect(bits.size(), out.shape(0), "decode_mixed, one width a row");
+    const auto offsets = offsets_of(bits, out.shape(1));
+    expect(data.size(), offsets.back(), "decode_mixed");
+    decode_rows(data, 0, bits.data(), offsets.data(), out);
+}
+
+int format_of(const std::string& dtype) {
+    if (dtype == "float32") return 32;
+    if (dtype == "float16") return 16;
+    if (dtype == "bfloat16") return -16;
+    throw std::invalid_argument("dtype " + dtype + " is not offered here");
+}
+
+bool encode_copy(Values x, const std::string& dtype, DataOut out) {
+    const int format = format_of(dtype);
+    expect(out.size(), x.size() * std::abs(format) / 8, "encode_copy");
+    std::atomic<bool> ok{true};
+    nb::gil_scoped_release release;
+    parallel(x.size(), 64, GRAIN, [&](int, Range r) {
+        if (!kernels->encode_copy(x.data(), r.begin, r.end, format, out.data())) ok = false;
+    });
+    return ok;
+}
+
+void decode_copy(Data data, const std::string& dtype, ValuesOut out) {
+    const int format = format_of(dtype);
+    expect(data.size(), out.size() * std::abs(format) / 8, "decode_copy");
+    nb::gil_scoped_release release;
+    parallel(out.size(), 64, GRAIN,
+             [&](int, Range r) { kernels->decode_copy(data.data(), r.begin, r.end, format, out.data()); });
+}
+
+float largest_magnitude(const Values& x) {
+    std::vector<uint32_t> most(most_parts());
+    parallel(x.size(), 64, GRAIN,
+             [&](int part, Range r) { most[part] = kernels->largest_magnitude(x.data(), r.begin, r.end); });
+    const uint32_t bits = *std::max_element(most.begin(), most.end());
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+// Mean of |x|, the same for any order of adding: see whole_sum.
+float mean_magnitude(const Values& x, float largest) {
+    if (x.size() == 0 || largest == 0.0f) return 0.0f;
+    int exponent, digits = 0;
+    std::frexp(largest, &exponent);
+    while ((size_t{1} << digits) < x.size()) ++digits;
+    const int shift = WHOLE_BITS - digits - exponent;
+    std::vector<double> sums(most_parts());
+    parallel(x.size(), 64, GRAIN, [&](int part, Range r) {
+        sums[part] = kernels->whole_sum(x.data(), r.begin, r.end, std::ldexp(1.0, shift));
+    });
+    double sum = 0.0;
+    for (double s : sums) sum += s;
+    return (float)(std::ldexp(sum, -shift) / (double)x.size());
+}
+
+// bits 1: signs, scaled by the mean magnitude; 2: TernGrad, by the largest.
+template <int BITS>
+bool encode_scaled(Values x, uint64_t seed, DataOut out) {
+    const int64_t codes = ((int64_t)x.size() * BITS + 7) / 8;
+    expect(out.size(), codes + 4, "encode");
+    nb::gil_scoped_release release;
+    float scale = largest_magnitude(x);
+    if (!std::isfinite(scale)) return false;
+    if (BITS == 1) scale = mean_magnitude(x, scale);
+    parallel(x.size(), RUN, GRAIN, [&](int, Range r) {
+        kernels->encode_scaled(x.data(), r.begin, r.end, BITS, scale, seed, out.data());
+    });
+    memcpy(out.data() + codes, &scale, 4);
+    return true;
+}
+
+template <int BITS>
+void decode_scaled(Data data, ValuesOut out) {
+    const int64_t codes = ((int64_t)out.size() * BITS + 7) / 8;
+    expect(data.size(), codes + 4, "decode");
+    float scale;
+    memcpy(&scale, data.data() + codes, 4);
+    nb::gil_scoped_release release;
+    parallel(out.size(), RUN, GRAIN,
+             [&](int, Range r) { kernels->decode_scaled(data.data(), r.begin, r.end, BITS, scale, out.data(), past_cache(out.size())); });
+}
+
+int64_t bucket_bytes(int64_t count, int bits, int64_t bucket) {
+    if (bucket < 1) throw std::invalid_argument("bucket must be at least 1");
+    const int64_t whole = count / bucket, rest = count % bucket;
+    return whole * row_bytes(bucket, bits) + (rest ? row_bytes(rest, bits) : 0);
+}
+
+bool encode_qsgd(Values x, int bits, int64_t bucket, uint64_t seed, DataOut out) {
+    expect_bits(bits, {2, 4, 8});
+    const int64_t count = x.size();
+    expect(out.size(), bucket_bytes(count, bits, bucket), "encode_qsgd");
+    std::atomic<bool> ok{true};
+    nb::gil_scoped_release release;
+    parallel((count + bucket - 1) / bucket, 1, std::max<int64_t>(1, GRAIN / bucket), [&](int, Range r) {
+        if (!kernels->encode_buckets(x.data(), r.begin, r.end, bucket, count, bits, seed, out.data())) ok = false;
+    });
+    return ok;
+}
+
+void decode_qsgd(Data data, int bits, int64_t bucket, ValuesOut out) {
+    expect_bits(bits, {2, 4, 8});
+    const int64_t count = out.size();
+    expect(data.size(), bucket_bytes(count, bits, bucket), "decode_qsgd");
+    nb::gil_scoped_release release;
+    parallel((count + bucket - 1) / bucket, 1, std::max<int64_t>(1, GRAIN / bucket), [&](int, Range r) {
+        kernels->decode_buckets(data.data(), r.begin, r.end, bucket, count, bits, out.data(), past_cache(count));
+    });
+}
+
+void expect_k(int64_t k, int64_t count) {
+    if (k < 0 || k > count || (count > 0 && k == 0) || count >= (int64_t{1} << 56))
+        throw std::invalid_argument("k is " + std::to_string(k) + " of " + std::to_string(count) + " values");
+}
+
+bool encode_topk_(Values x, int64_t k, DataOut out) {
+    expect_k(k, x.size());
+    expect(out.size(), topk_bytes(x.size(), k), "encode_topk");
+    nb::gil_scoped_release release;
+    return encode_topk(*kernels, x.data(), x.size(), k, out.data());
+}
+
+bool decode_topk_(Data data, int64_t k, ValuesOut out) {
+    expect_k(k, out.size());
+    expect(data.size(), topk_bytes(out.size(), k), "decode_topk");
+    nb::gil_scoped_release release;
+    return decode_topk(data.data(), out.size(), k, out.data());
+}
+
+bool encode_randomk_(Values x, int64_t k, float gain, uint64_t seed, DataOut out) {
+    expect_k(k, x.size());
+    expect(out.size(), 4 * k, "encode_randomk");
+    nb::gil_scoped_release release;
+    // Also values that stay at home must be finite: dropping a NaN would hide it.
+    if (!std::isfinite(largest_magnitude(x))) return false;
+    return encode_randomk(x.data(), x.size(), k, gain, seed, out.data());
+}
+
+void decode_randomk_(Data data, int64_t k, uint64_t seed, ValuesOut out) {
+    expect_k(k, out.size());
+    expect(data.size(), 4 * k, "decode_randomk");
+    nb::gil_scoped_release release;
+    decode_randomk(data.data(), out.size(), k, seed, out.data());
+}
+
+// Fresh memory comes from the kernel in 4 KiB pages, and faulting them in costs several times what writing them does.
+void prefer_huge_pages(nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> memory) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    constexpr uintptr_t PAGE = 4096;
+    const uintptr_t begin = ((uintptr_t)memory.data() + PAGE - 1) & ~(PAGE - 1);
+    const uintptr_t end = ((uintptr_t)memory.data() + memory.size()) & ~(PAGE - 1);
+    if (begin < end) madvise((void*)begin, end - begin, MADV_HUGEPAGE);  // advice: a refusal changes nothing
+#else
+    (void)memory;
+#endif
+}
+
+}  // namespace
+}  // namespace thinwire
+
+NB_MODULE(_native, m) {
+    using namespace thinwire;
+    m.def("isa", [] { return std::string(kernels->isa); });
+    m.def("set_isa", &set_isa, "isa"_a);
+    m.def("set_num_threads", &set_num_threads, "threads"_a);
+    m.def("prefer_huge_pages", &prefer_huge_pages, "memory"_a);
+    m.def("encode_copy", &encode_copy, "x"_a, "dtype"_a, "out"_a);
+    m.def("decode_copy", &decode_copy, "data"_a, "dtype"_a, "out"_a);
+    m.def("encode_uniform", &encode_uniform, "x"_a, "bits"_a, "seed"_a, "out"_a);
+    m.def("decode_uniform", &decode_uniform, "data"_a, "bits"_a, "out"_a);
+    m.def("encode_mixed", &encode_mixed, "x"_a, "bits"_a, "seed"_a, "out"_a);
+    m.def("decode_mixed", &decode_mixed, "data"_a, "bits"_a, "out"_a);
+    m.def("encode_sign", [](Values x, DataOut out) { return encode_scaled<1>(x, 0, out); }, "x"_a, "out"_a);
+    m.def("decode_sign", &decode_scaled<1>, "data"_a, "out"_a);
+    m.def("encode_ternary", &encode_scaled<2>, "x"_a, "seed"_a, "out"_a);
+    m.def("decode_ternary", &decode_scaled<2>, "data"_a, "out"_a);
+    m.def("encode_qsgd", &encode_qsgd, "x"_a, "bits"_a, "bucket"_a, "seed"_a, "out"_a);
+    m.def("decode_qsgd", &decode_qsgd, "data"_a, "bits"_a, "bucket"_a, "out"_a);
+    m.def("encode_topk", &encode_topk_, "x"_a, "k"_a, "out"_a);
+    m.def("decode_topk", &decode_topk_, "data"_a, "k"_a, "out"_a);
+    m.def("encode_randomk", &encode_randomk_, "x"_a, "k"_a, "gain"_a, "seed"_a, "out"_a);
+    m.def("decode_randomk", &decode_randomk_, "data"_a, "k"_a, "seed"_a, "out"_a);
+}

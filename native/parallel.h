@@ -1,0 +1,22 @@
+// Splits a range over threads that live only for the call: nothing to fork wrongly, nothing to shut down.
+#pragma once
+#include <cstdint>
+#include <functional>
+
+namespace thinwire {
+
+// Threads the calling thread may use; every kernel gives the same bytes for any number.
+void set_num_threads(int threads);
+
+struct Range {
+    int64_t begin, end;
+};
+
+// Calls work(part, range) for consecutive ranges covering [0, count), cut at multiples of `align`, each worth at least
+// `grain` items (a thread costs about 30 us, so a part should take longer). Returns how many parts there were.
+int parallel(int64_t count, int64_t align, int64_t grain, const std::function<void(int, Range)>& work);
+
+// The most parts `parallel` will make of anything.
+int most_parts();
+
+}  // namespace thinwire

@@ -1,0 +1,39 @@
+// Counter-based randomness; the specification is src/thinwire/codecs/twins/random.py.
+#pragma once
+#include "vec.h"
+
+namespace thinwire::THINWIRE_ISA {
+
+struct Key {
+    uint32_t low, high;
+};
+
+TW_INLINE uint64_t splitmix64(uint64_t z) {
+    z += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+TW_INLINE Key row_key(uint64_t seed, uint64_t row) {
+    uint64_t key = splitmix64(splitmix64(seed) + row);
+    return {(uint32_t)key, (uint32_t)(key >> 32)};
+}
+
+// For one column (uint32_t) or a register of them (Words).
+template <class Column>
+TW_INLINE Column hash(Key key, Column x) {
+    x += key.low;
+    x ^= x >> 16;
+    x *= 0x7feb352du;
+    x += key.high;
+    x ^= x >> 15;
+    x *= 0x846ca68bu;
+    return x;
+}
+
+TW_INLINE Floats uniform(Key key, Ints columns) {
+    return to_floats((Ints)(hash(key, (Words)columns) >> 8)) * 0x1p-24f;
+}
+
+}  // namespace thinwire::THINWIRE_ISA

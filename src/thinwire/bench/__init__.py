@@ -1,0 +1,1 @@
+"""Methods side by side in one run, interleaved, medians with their spread."""

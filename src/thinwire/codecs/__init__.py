@@ -1,0 +1,27 @@
+"""Tensor -> fewer bytes -> tensor. Knows no network."""
+
+from thinwire.codecs.base import Codec
+from thinwire.codecs.copies import BFloat16, Float16, Identity
+from thinwire.codecs.feedback import ErrorFeedback
+from thinwire.codecs.mixed import Mixed
+from thinwire.codecs.qsgd import QSGD
+from thinwire.codecs.scaled import Sign, Ternary
+from thinwire.codecs.seeds import seed_from
+from thinwire.codecs.sparse import RandomK, TopK
+from thinwire.codecs.uniform import Uniform
+
+__all__ = [
+    "QSGD",
+    "BFloat16",
+    "Codec",
+    "ErrorFeedback",
+    "Float16",
+    "Identity",
+    "Mixed",
+    "RandomK",
+    "Sign",
+    "Ternary",
+    "TopK",
+    "Uniform",
+    "seed_from",
+]

@@ -1,0 +1,131 @@
+"""The codec contract: a float tensor to bytes and back, its size known before any data exists. Knows no network.
+
+Every check of what a caller hands over is here; a codec itself sees clean float32 and buffers of the right size.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from thinwire.codecs import kernels
+
+Shape = Sequence[int]
+
+FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Codec(ABC):
+    """A float tensor to bytes and back. No hidden state; both ends know codec, shape and seed from the plan.
+
+    encode takes float32, float16 or bfloat16 of any layout; decode returns float32. `out` saves the allocation: a
+    contiguous flat uint8 tensor of `nbytes(x.shape)`, or a contiguous float32 tensor of `shape`. A value that is not
+    finite, or that the codec can't hold, is a ValueError that names its row; rows run along the last dimension.
+    """
+
+    @abstractmethod
+    def nbytes(self, shape: Shape) -> int:
+        """The exact size of `encode` for any tensor of this shape."""
+
+    @abstractmethod
+    def _encode(self, x: Tensor, seed: int, out: Tensor) -> bool:
+        """Fill `out` from contiguous float32 `x`; False where a value can't be sent."""
+
+    @abstractmethod
+    def _decode(self, data: Tensor, seed: int, out: Tensor) -> bool:
+        """Fill contiguous float32 `out`; False where the bytes can't be this codec's."""
+
+    # False where a codec leaves some values of `out` as they were: then fresh memory must be zeros.
+    fills_out: bool = True
+
+    def _refused(self, x_ND: Tensor) -> Tensor:
+        """Which rows of finite values `_encode` can't send, bool [N]; by default the one with the largest value."""
+        most = x_ND.abs().amax(dim=1)
+        return most == most.max()
+
+    def _limit(self) -> str:
+        """Why it can't, and what would work."""
+        return "is beyond what float32 holds after scaling; use Identity()"
+
+    def encode(self, x: Tensor, *, seed: int = 0, out: Tensor | None = None) -> Tensor:
+        x = self._as_float32(x).contiguous()
+        _check_seed(seed)
+        size = self.nbytes(x.shape)
+        if out is None:
+            out = kernels.empty(size, torch.uint8, x.device)
+        else:
+            _check_buffer(f"{self}.encode: out", out, (size,), torch.uint8, x.device)
+        if not self._encode(x, seed, out):
+            raise ValueError(self._complaint(x))
+        return out
+
+    def decode(self, data: Tensor, shape: Shape, *, seed: int = 0, out: Tensor | None = None) -> Tensor:
+        shape = check_shape(shape)
+        _check_seed(seed)
+        _check_buffer(f"{self}.decode: data for shape {shape}", data, (self.nbytes(shape),), torch.uint8, data.device)
+        if out is None:
+            out = kernels.empty(shape, torch.float32, data.device)
+            if not self.fills_out:
+                out.zero_()
+        else:
+            _check_buffer(f"{self}.decode: out", out, shape, torch.float32, data.device)
+        if not self._decode(data, seed, out):
+            raise ValueError(f"{self}.decode: these {data.numel()} bytes were not made by {self} for shape {shape}")
+        return out
+
+    def _as_float32(self, x: Tensor) -> Tensor:
+        if x.dtype not in FLOAT_DTYPES:
+            raise ValueError(f"{self}.encode: x is {x.dtype}; give float32, float16 or bfloat16, for example x.float()")
+        return x.detach().to(torch.float32)
+
+    def _complaint(self, x: Tensor) -> str:
+        rows = as_rows(x)
+        finite = torch.isfinite(rows)
+        if not bool(finite.all()):
+            row, column = torch.nonzero(~finite)[0].tolist()
+            return (
+                f"{self}.encode: row {row} of shape {tuple(x.shape)} is not finite "
+                f"({rows[row, column].item()} at column {column}); look for a diverging loss or bad input before it"
+            )
+        row = int(torch.nonzero(self._refused(rows))[0])
+        largest = rows[row].abs().amax().item()
+        return f"{self}.encode: row {row} of shape {tuple(x.shape)}, with values up to {largest:.5g}, {self._limit()}"
+
+
+def check_shape(shape: Shape) -> tuple[int, ...]:
+    checked = tuple(int(size) for size in shape)
+    if any(size < 0 for size in checked):
+        raise ValueError(f"shape {checked} has a negative size; give sizes of 0 or more")
+    return checked
+
+
+def num_values(shape: Shape) -> int:
+    return math.prod(check_shape(shape))
+
+
+def rows_and_width(shape: Shape) -> tuple[int, int]:
+    """(N, D) of a tensor taken as rows along its last dimension; a vector is one row, a number one row of one."""
+    checked = check_shape(shape)
+    return math.prod(checked[:-1]), checked[-1] if checked else 1
+
+
+def as_rows(x: Tensor) -> Tensor:
+    return x.view(rows_and_width(x.shape))
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise ValueError(
+            f"seed is {seed}; give 0 <= seed < 2**63, for example from thinwire.codecs.seed_from(run, epoch)"
+        )
+
+
+def _check_buffer(what: str, buffer: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    if buffer.dtype != dtype or tuple(buffer.shape) != shape or buffer.device != device or not buffer.is_contiguous():
+        layout = "contiguous" if buffer.is_contiguous() else "not contiguous"
+        raise ValueError(
+            f"{what}: given {buffer.dtype} of shape {tuple(buffer.shape)} on {buffer.device}, {layout}; "
+            f"expected contiguous {dtype} of shape {shape} on {device}"
+        )

@@ -1,0 +1,50 @@
+"""Codecs with one scale for a whole tensor: Sign and Ternary."""
+
+from torch import Tensor
+
+from thinwire.codecs.base import Codec, Shape, num_values
+from thinwire.codecs.kernels import kernels_for
+from thinwire.codecs.twins.flat import SCALE_BYTES
+from thinwire.codecs.twins.pack import packed_bytes
+
+
+class Sign(Codec):
+    r"""Signs and their mean magnitude (EF-SignSGD, arXiv 1901.09847).
+
+    .. math:: \hat p = \frac{\lVert p \rVert_1}{n}\,\mathrm{sign}(p)
+
+    Wire: ceil(n / 8) + 4 bytes. Biased, but never further from p than zero is: wrap it in ErrorFeedback.
+    """
+
+    def __repr__(self) -> str:
+        return "Sign()"
+
+    def nbytes(self, shape: Shape) -> int:
+        return packed_bytes(num_values(shape), 1) + SCALE_BYTES
+
+    def _encode(self, x: Tensor, seed: int, out: Tensor) -> bool:
+        return kernels_for(x).encode_sign(x.view(-1), out)
+
+    def _decode(self, data: Tensor, seed: int, out: Tensor) -> bool:
+        kernels_for(data).decode_sign(data, out.view(-1))
+        return True
+
+
+class Ternary(Codec):
+    r"""-s, 0 or s with :math:`s = \max |p|`, s sent with probability :math:`|p_i| / s` (TernGrad, arXiv 1705.07878).
+
+    Wire: ceil(n / 4) + 4 bytes. Unbiased; variance :math:`|p_i| (s - |p_i|)` a value; error at most s.
+    """
+
+    def __repr__(self) -> str:
+        return "Ternary()"
+
+    def nbytes(self, shape: Shape) -> int:
+        return packed_bytes(num_values(shape), 2) + SCALE_BYTES
+
+    def _encode(self, x: Tensor, seed: int, out: Tensor) -> bool:
+        return kernels_for(x).encode_ternary(x.view(-1), seed, out)
+
+    def _decode(self, data: Tensor, seed: int, out: Tensor) -> bool:
+        kernels_for(data).decode_ternary(data, out.view(-1))
+        return True

@@ -1,0 +1,118 @@
+"""A few values out of many: the k largest, or k that the seed picks. Twin of native/sparse.cpp.
+
+Positions of the k largest travel in Elias and Fano's code of a sorted list, whose size depends on k and n alone: with
+l = floor(log2(n / k)), the lowest l bits of each position, then one mark per position at bit (position >> l) + rank.
+That is at most l + 3 bits a position (8.6 at 1 %) where a plain index has 32.
+"""
+
+import torch
+from torch import Tensor
+
+from thinwire.codecs.twins.pack import from_bytes, to_bytes
+from thinwire.codecs.twins.random import mix, row_keys
+
+VALUE_BYTES = 4
+FEISTEL_ROUNDS = 4
+
+
+def topk_bytes(count: int, k: int) -> int:
+    return VALUE_BYTES * k + sum(_position_bytes(count, k)) if k else 0
+
+
+def encode_topk(x: Tensor, k: int, out: Tensor) -> bool:
+    if not bool(torch.isfinite(x).all()):
+        return False
+    if k == 0:
+        return True
+    positions = select_topk(x, k)
+    low_bits = _low_bits(x.numel(), k)
+    values_end = VALUE_BYTES * k
+    low_bytes, high_bytes = _position_bytes(x.numel(), k)
+    out[:values_end] = to_bytes(x[positions])
+    low = (positions[:, None] >> torch.arange(low_bits, device=x.device)) & 1
+    out[values_end : values_end + low_bytes] = _bits_to_bytes(low.flatten(), low_bytes)
+    marks = torch.zeros(high_bytes * 8, dtype=torch.int64, device=x.device)
+    marks[(positions >> low_bits) + torch.arange(k, device=x.device)] = 1
+    out[values_end + low_bytes :] = _bits_to_bytes(marks, high_bytes)
+    return True
+
+
+def decode_topk(data: Tensor, k: int, out: Tensor) -> bool:
+    """False where the bytes are not k positions inside `out`."""
+    out.zero_()
+    if k == 0:
+        return True
+    low_bits = _low_bits(out.numel(), k)
+    values_end = VALUE_BYTES * k
+    low_bytes, _ = _position_bytes(out.numel(), k)
+    marks = torch.nonzero(_bytes_to_bits(data[values_end + low_bytes :])).flatten()
+    if marks.numel() != k:
+        return False
+    low = _bytes_to_bits(data[values_end : values_end + low_bytes])[: k * low_bits].view(k, low_bits)
+    top = marks - torch.arange(k, device=out.device)
+    positions = (top << low_bits) + (low << torch.arange(low_bits, device=out.device)).sum(dim=1)
+    if bool((positions >= out.numel()).any()):
+        return False
+    out[positions] = from_bytes(data[:values_end], torch.float32)
+    return True
+
+
+def select_topk(x: Tensor, k: int) -> Tensor:
+    """Positions of the k largest magnitudes, ascending; among equals the first ones."""
+    magnitudes = x.abs()
+    least = torch.topk(magnitudes, k, sorted=False).values.amin()
+    larger = magnitudes > least
+    equal = torch.nonzero(magnitudes == least).flatten()[: k - int(larger.sum())]
+    return torch.cat((torch.nonzero(larger).flatten(), equal)).sort().values
+
+
+def encode_randomk(x: Tensor, k: int, gain: float, seed: int, out: Tensor) -> bool:
+    values = x[permuted(k, x.numel(), seed, x.device)] * gain
+    out.copy_(to_bytes(values))
+    # Also values that stay at home must be finite: dropping a NaN would hide it.
+    return bool(torch.isfinite(x).all()) and bool(torch.isfinite(values).all())
+
+
+def decode_randomk(data: Tensor, k: int, seed: int, out: Tensor) -> None:
+    out.zero_()
+    out[permuted(k, out.numel(), seed, out.device)] = from_bytes(data, torch.float32)
+
+
+def permuted(k: int, count: int, seed: int, device: torch.device) -> Tensor:
+    """Where a keyed permutation of 0..count-1 sends 0..k-1: k different positions, each equally likely.
+
+    Four Feistel rounds over the next even power of two, walked on until inside the range.
+    """
+    half = 1
+    while 4**half < count:
+        half += 1
+    rounds = torch.arange(FEISTEL_ROUNDS, device=device)
+    keys = list(zip(*row_keys(seed, rounds), strict=True))
+    positions = torch.arange(k, device=device)
+    outside = torch.arange(k, device=device)
+    while outside.numel():
+        left, right = positions[outside] >> half, positions[outside] & (2**half - 1)
+        for low, high in keys:
+            hashed = mix(low, high, right.to(torch.int32)).to(torch.int64) & 0xFFFFFFFF
+            left, right = right, left ^ (hashed >> (32 - half))
+        positions[outside] = (left << half) | right
+        outside = outside[positions[outside] >= count]
+    return positions
+
+
+def _low_bits(count: int, k: int) -> int:
+    return (count // k).bit_length() - 1
+
+
+def _position_bytes(count: int, k: int) -> tuple[int, int]:
+    low_bits = _low_bits(count, k)
+    return (k * low_bits + 7) // 8, (k + ((count - 1) >> low_bits) + 7) // 8
+
+
+def _bits_to_bytes(bits: Tensor, num_bytes: int) -> Tensor:
+    bits = torch.nn.functional.pad(bits, (0, num_bytes * 8 - bits.numel())).view(num_bytes, 8)
+    return (bits << torch.arange(8, device=bits.device)).sum(dim=1).to(torch.uint8)
+
+
+def _bytes_to_bits(data: Tensor) -> Tensor:
+    return ((data.to(torch.int64)[:, None] >> torch.arange(8, device=data.device)) & 1).flatten()

@@ -1,0 +1,75 @@
+"""What was sent plus what is remembered is what came in; memory is by name and can be saved."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.codecs.every import every_codec, normal
+from thinwire.codecs import Codec, ErrorFeedback, Identity, TopK
+
+CODECS = [codec for codec in every_codec(9) if not isinstance(codec, ErrorFeedback) and "unbiased" not in str(codec)]
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+def test_nothing_is_lost(codec: Codec) -> None:
+    memory = ErrorFeedback(codec)
+    sent, given = torch.zeros(9, 33, dtype=torch.float64), torch.zeros(9, 33, dtype=torch.float64)
+    for step in range(20):
+        x = normal(9, 33, seed=step)
+        data = memory.encode(x, name="w", seed=step)
+        assert len(data) == memory.nbytes(x.shape) == codec.nbytes(x.shape)
+        sent += memory.decode(data, x.shape, seed=step)
+        given += x
+    remembered = memory.state_dict()["w"]
+    scale = float(given.abs().max() + remembered.abs().max())
+    torch.testing.assert_close(sent + remembered, given, rtol=0, atol=scale * 20 * 2.0**-23)
+
+
+def test_memory_lets_small_values_through() -> None:
+    memory = ErrorFeedback(TopK(0.1))
+    x = torch.linspace(0.1, 1, 10)
+    total = sum(memory.decode(memory.encode(x, seed=s), x.shape) for s in range(200))
+    torch.testing.assert_close(torch.as_tensor(total) / 200, x, atol=0.06, rtol=0)
+
+
+def test_names_are_apart_and_shapes_are_checked() -> None:
+    memory = ErrorFeedback(TopK(0.5))
+    memory.encode(torch.tensor([3.0, 1.0]), name="a")
+    memory.encode(torch.tensor([1.0, 5.0]), name="b")
+    assert memory.state_dict()["a"].tolist() == [0.0, 1.0]
+    assert memory.state_dict()["b"].tolist() == [1.0, 0.0]
+    with pytest.raises(ValueError, match=r"name 'a' remembers shape \(2,\), x has \(3,\); give each tensor a name"):
+        memory.encode(torch.zeros(3), name="a")
+
+
+def test_memory_survives_a_file(tmp_path: Path) -> None:
+    first = ErrorFeedback(TopK(0.3))
+    first.encode(normal(40), name="layer.weight")
+    save_file(first.state_dict(), tmp_path / "memory.safetensors")
+    second = ErrorFeedback(TopK(0.3))
+    second.load_state_dict(load_file(tmp_path / "memory.safetensors"))
+    x = normal(40, seed=1)
+    assert torch.equal(first.encode(x, name="layer.weight"), second.encode(x, name="layer.weight"))
+    assert torch.equal(first.state_dict()["layer.weight"], second.state_dict()["layer.weight"])
+
+
+def test_a_saved_state_is_a_copy() -> None:
+    memory = ErrorFeedback(TopK(0.5))
+    memory.encode(torch.tensor([3.0, 1.0]), name="a")
+    memory.state_dict()["a"].zero_()
+    assert memory.state_dict()["a"].tolist() == [0.0, 1.0]
+
+
+def test_a_refused_message_changes_no_memory() -> None:
+    memory = ErrorFeedback(TopK(0.5))
+    memory.encode(torch.tensor([3.0, 1.0]), name="a")
+    with pytest.raises(ValueError, match="not finite"):
+        memory.encode(torch.tensor([float("nan"), 1.0]), name="a")
+    assert memory.state_dict()["a"].tolist() == [0.0, 1.0]
+
+
+def test_two_memories_are_refused() -> None:
+    with pytest.raises(ValueError, match="one memory is enough"):
+        ErrorFeedback(ErrorFeedback(Identity()))

@@ -1,0 +1,131 @@
+"""Native kernels equal their torch twins bit for bit: every instruction set, thread count, width and odd value."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.codecs.every import every_codec, normal
+from thinwire.codecs import QSGD, Codec, ErrorFeedback, Mixed, RandomK, Sign, Ternary, TopK, Uniform
+from thinwire.codecs.kernels import Native, native, twins_only
+
+WIDTHS = (0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 255, 256, 257)
+
+INPUTS: dict[str, Callable[[int, int], torch.Tensor]] = {
+    "normal": normal,
+    "zeros": lambda n, d: torch.zeros(n, d),
+    "signed zeros": lambda n, d: normal(n, d).sign() * 0.0,
+    "constant": lambda n, d: torch.full((n, d), 3.3),
+    "tiny": lambda n, d: normal(n, d) * 1e-30,
+    "subnormal": lambda n, d: normal(n, d) * 1e-42,
+    "least normal": lambda n, d: normal(n, d).abs() * 1e-38 + 1e-38,
+    "huge": lambda n, d: normal(n, d) * 1e30,
+    "integers": lambda n, d: (normal(n, d) * 2).round(),
+    "large offset": lambda n, d: 1000 + normal(n, d) * 1e-3,
+    "heavy tail": lambda n, d: normal(n, d) ** 9,
+}
+
+
+def module() -> Native:
+    loaded = native()
+    assert loaded is not None, "the native module is not built: run `make test`, which builds it"
+    return loaded
+
+
+@pytest.fixture(params=["portable", "avx2", "avx512"])
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    chosen: str = request.param
+    if not module().set_isa(chosen):
+        pytest.skip(f"this processor has no {chosen}")
+    yield chosen
+    module().set_isa("best")
+
+
+@pytest.fixture
+def restore_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def outcome(codec: Codec, x: torch.Tensor, seed: int) -> tuple[str, torch.Tensor, torch.Tensor]:
+    """(error, bytes, decoded bits)"""
+    nothing = torch.empty(0)
+    try:
+        data = codec.encode(x, seed=seed)
+    except ValueError as error:
+        return str(error), nothing, nothing
+    return "", data, codec.decode(data, x.shape, seed=seed).view(torch.int32)
+
+
+def assert_equal_to_twin(codec: Codec, x: torch.Tensor, seed: int = 5) -> None:
+    error, data, decoded = outcome(codec, x, seed)
+    twin_codec = ErrorFeedback(codec.codec) if isinstance(codec, ErrorFeedback) else codec
+    with twins_only():
+        twin_error, twin_data, twin_decoded = outcome(twin_codec, x, seed)
+    assert error == twin_error
+    assert torch.equal(data, twin_data), f"{codec} encodes {tuple(x.shape)} differently"
+    assert torch.equal(decoded, twin_decoded), f"{codec} decodes {tuple(x.shape)} differently"
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_every_codec_on_every_kind_of_input(isa: str, kind: str) -> None:
+    for width in WIDTHS:
+        for num_rows in (0, 1, 9):
+            for codec in every_codec(num_rows):
+                assert_equal_to_twin(codec, INPUTS[kind](num_rows, width))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=80),
+    num_rows=st.integers(1, 3),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_on_whatever_floats(values: list[float], num_rows: int, seed: int) -> None:
+    x = torch.tensor([values] * num_rows)
+    for codec in every_codec(num_rows):
+        assert_equal_to_twin(codec, x, seed)
+
+
+def test_float16_agrees_on_every_bit_pattern(isa: str) -> None:
+    """All finite float16 and bfloat16 values, and the float32 values half way between neighbours."""
+    for dtype, position in ((torch.float16, 1), (torch.bfloat16, 2)):
+        patterns = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(dtype)
+        finite = patterns[torch.isfinite(patterns)].float()
+        upper = (finite.view(torch.int32) + 0x1000).view(torch.float32)
+        for x in (finite, upper[upper.abs() < 65504]):
+            assert_equal_to_twin(every_codec(1)[position], x[None])
+
+
+LARGE = [Uniform(1), Uniform(4), Uniform(8), Sign(), Ternary(), QSGD(8), TopK(0.01), RandomK(0.01)]
+
+
+@pytest.mark.parametrize("codec", LARGE, ids=str)
+@pytest.mark.usefixtures("restore_threads")
+def test_thread_count_does_not_show(codec: Codec) -> None:
+    x = normal(3001, 129)
+    seen = []
+    for threads in (1, 2, 7):
+        torch.set_num_threads(threads)
+        seen.append(outcome(codec, x, 9))
+    for _, data, decoded in seen[1:]:
+        assert torch.equal(data, seen[0][1])
+        assert torch.equal(decoded, seen[0][2])
+    torch.set_num_threads(2)
+    assert_equal_to_twin(codec, x)
+
+
+def test_outputs_past_the_cache(isa: str) -> None:
+    """From 32 MiB on decoded values are written around the cache: another loop, the same values."""
+    x = normal(2**15, 257)
+    for codec in (Uniform(1), Uniform(8), Mixed(torch.tensor([1, 2, 4, 8]).repeat(2**13)), Ternary(), QSGD(4)):
+        data = codec.encode(x)
+        aligned = codec.decode(data, x.shape)
+        with twins_only():
+            assert torch.equal(aligned, codec.decode(data, x.shape))
+        # One float further nothing is aligned, and the other loop does the work.
+        shifted = torch.empty(x.numel() + 1)[1:].view(x.shape)
+        assert torch.equal(codec.decode(data, x.shape, out=shifted), aligned)

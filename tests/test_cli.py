@@ -1,0 +1,46 @@
+"""The command as a user meets it: a process of its own, its output, its exit code."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from thinwire import __version__
+
+
+def thinwire(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "thinwire", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_version_and_help() -> None:
+    assert thinwire("--version").stdout.strip() == f"thinwire {__version__}"
+    shown = thinwire("bench", "--help")
+    assert shown.returncode == 0
+    assert "thinwire bench codec" in shown.stdout
+
+
+def test_bench_codec_prints_a_table_and_writes_rows(tmp_path: Path) -> None:
+    target = tmp_path / "codec.json"
+    done = thinwire("bench", "codec", "--rows", "500", "--columns", "33", "--json", str(target))
+    assert done.returncode == 0, done.stderr
+    assert "Uniform(4)" in done.stdout
+    assert "…" not in done.stdout  # the table fits a terminal of 80 columns
+    result = json.loads(target.read_text())
+    assert result["case"] == "codec"
+    keys = {"codec", "bits", "encode_gbps", "decode_gbps", "memcpy_gbps"}
+    keys |= {"encode_vs_memcpy", "decode_vs_memcpy", "encode_vs_twin"}
+    assert all(keys <= row.keys() for row in result["rows"])
+    assert {row["bits"] for row in result["rows"] if row["codec"].startswith("Uniform")} == {1, 2, 4, 8}
+
+
+def test_mistakes_are_one_line_and_exit_2(tmp_path: Path) -> None:
+    for arguments, said in [
+        (("bench", "codecs"), "there is no case 'codecs'; known: codec"),
+        (("bench", "codec", "--repeats", "0"), "--repeats is 0; give 1 or more"),
+        (("bench", "codec", "--json", str(tmp_path / "no" / "x.json")), "does not exist; create it"),
+    ]:
+        done = thinwire(*arguments)
+        assert done.returncode == 2
+        assert said in " ".join(done.stderr.split())
+        assert "Traceback" not in done.stderr

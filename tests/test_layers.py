@@ -1,0 +1,82 @@
+"""Imports go one way: each layer says what it may import; only cli.py prints; nothing unpickles."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "thinwire"
+
+# In words: cli, bench -> fullgraph minibatch gradients crossmesh -> graphs -> codecs links launch -> artifacts.
+FOUNDATION = {"artifacts"}
+PARTS = {"codecs", "links", "launch"}
+TECHNIQUES = {"fullgraph", "minibatch", "gradients", "crossmesh"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "artifacts": set(),
+    "codecs": FOUNDATION,
+    "links": FOUNDATION,
+    "launch": FOUNDATION,
+    "graphs": PARTS | FOUNDATION,
+    **{technique: {"graphs"} | PARTS | FOUNDATION for technique in TECHNIQUES},
+    "report": FOUNDATION,
+    "bench": TECHNIQUES | {"graphs"} | PARTS | FOUNDATION,
+    "cli": TECHNIQUES | {"bench", "report", "graphs"} | PARTS | FOUNDATION,
+    "__main__": {"cli"},
+    "__init__": set(),
+}
+BANNED_NAMES = {"utils", "common", "core", "helpers", "misc"}
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def layer_of(file: Path) -> str:
+    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_modules(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide the layer they reach"
+            module = node.module or ""
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def thinwire_layers(tree: ast.AST) -> set[str]:
+    names = (module.split(".") for module in imported_modules(tree) if module.split(".")[0] == "thinwire")
+    return {parts[1] for parts in names if len(parts) > 1 and parts[1] != "__version__"}
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(FILES) > 10
+    assert {layer_of(file) for file in FILES} >= {"codecs", "bench", "cli", "artifacts"}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_imports_go_one_way(file: Path) -> None:
+    layer = layer_of(file)
+    assert layer in MAY_IMPORT, f"{layer} is a new layer: say in MAY_IMPORT what it may import"
+    reached = thinwire_layers(ast.parse(file.read_text())) - {layer}
+    assert reached <= MAY_IMPORT[layer], f"{layer} may not import {sorted(reached - MAY_IMPORT[layer])}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_house_rules(file: Path) -> None:
+    tree = ast.parse(file.read_text())
+    layer = layer_of(file)
+    assert not BANNED_NAMES & {part.removesuffix(".py") for part in file.relative_to(SOURCE).parts}
+    modules = set(imported_modules(tree))
+    assert not any(module.split(".")[0] in {"pickle", "dill", "cloudpickle"} for module in modules)
+    if layer != "cli":
+        calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+        assert not any(isinstance(call, ast.Name) and call.id == "print" for call in calls), "only cli.py prints"
+        assert not any(module.split(".")[0] == "rich" for module in modules), "only cli.py prints"
+    if layer == "codecs":
+        assert not any(module.startswith("torch.distributed") for module in modules), "codecs know no network"
+
+
+def test_the_check_sees_a_wrong_import() -> None:
+    tree = ast.parse("from thinwire import bench\nfrom thinwire.links.cost import seconds\nimport thinwire.cli\n")
+    assert thinwire_layers(tree) == {"bench", "links", "cli"}
