@@ -1,4 +1,4 @@
-// Splits a range over threads that live only for the call: nothing to fork wrongly, nothing to shut down.
+// Splits a range over threads: the team of workers that torch itself uses, or threads that live only for the call.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,8 +12,9 @@ struct Range {
     int64_t begin, end;
 };
 
-// Calls work(part, range) for consecutive ranges covering [0, count), cut at multiples of `align`, each worth at least
-// `grain` items (a thread costs about 30 us, so a part should take longer). Returns how many parts there were.
+// Calls work(part, range) for consecutive ranges covering [0, count), cut at multiples of `align`, of at
+// least `grain` items each (waking a worker costs microseconds, starting a thread 30: a part should take longer).
+// Returns how many parts there were.
 int parallel(int64_t count, int64_t align, int64_t grain, const std::function<void(int, Range)>& work);
 
 // The most parts `parallel` will make of anything.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <vector>
@@ -78,6 +79,10 @@ bool select_topk(const Kernels& kernels, const float* x, int64_t count, int64_t 
     return true;
 }
 
+void zero(float* x, int64_t count) {
+    parallel(count, 1024, 1 << 16, [&](int, Range r) { memset(x + r.begin, 0, (r.end - r.begin) * sizeof(float)); });
+}
+
 int low_bits(int64_t count, int64_t k) {
     int bits = 0;
     while ((k << (bits + 1)) <= count) ++bits;
@@ -114,7 +119,7 @@ bool encode_topk(const Kernels& kernels, const float* x, int64_t count, int64_t 
 }
 
 bool decode_topk(const uint8_t* data, int64_t count, int64_t k, float* x) {
-    memset(x, 0, count * sizeof(float));
+    zero(x, count);
     if (k == 0) return true;
     const int bits = low_bits(count, k);
     const uint8_t* low = data + 4 * k;
@@ -171,21 +176,39 @@ class Permutation {
 
 }  // namespace
 
-bool encode_randomk(const float* x, int64_t count, int64_t k, float gain, uint64_t seed, uint8_t* out) {
+namespace {
+
+// Hands out positions in small batches: drawing them is all branches, fetching from them all cache misses, and only
+// apart from each other can the misses overlap.
+template <class Use>
+void for_positions(int64_t count, int64_t k, uint64_t seed, Use use) {
     const Permutation pick(seed, count);
-    bool ok = true;
-    for (int64_t j = 0; j < k; ++j) {
-        const float value = x[pick((uint64_t)j)] * gain;
-        ok &= magnitude_of(&value) < NON_FINITE;
+    parallel(k, 1, 1 << 12, [&](int, Range r) {
+        constexpr int64_t BATCH = 256;
+        uint64_t positions[BATCH];
+        for (int64_t begin = r.begin; begin < r.end; begin += BATCH) {
+            const int64_t end = std::min(begin + BATCH, r.end);
+            for (int64_t j = begin; j < end; ++j) positions[j - begin] = pick((uint64_t)j);
+            for (int64_t j = begin; j < end; ++j) use(j, positions[j - begin]);
+        }
+    });
+}
+
+}  // namespace
+
+bool encode_randomk(const float* x, int64_t count, int64_t k, float gain, uint64_t seed, uint8_t* out) {
+    std::atomic<bool> ok{true};
+    for_positions(count, k, seed, [&](int64_t j, uint64_t position) {
+        const float value = x[position] * gain;
+        if (magnitude_of(&value) >= NON_FINITE) ok = false;
         memcpy(out + 4 * j, &value, 4);
-    }
+    });
     return ok;
 }
 
 void decode_randomk(const uint8_t* data, int64_t count, int64_t k, uint64_t seed, float* x) {
-    memset(x, 0, count * sizeof(float));
-    const Permutation pick(seed, count);
-    for (int64_t j = 0; j < k; ++j) memcpy(x + pick((uint64_t)j), data + 4 * j, 4);
+    zero(x, count);
+    for_positions(count, k, seed, [&](int64_t j, uint64_t position) { memcpy(x + position, data + 4 * j, 4); });
 }
 
 }  // namespace thinwire

@@ -78,8 +78,9 @@ class Bench:
 
 def _codec_table(result: codec_bench.CodecBench) -> Table:
     memcpy = statistics.median(row.memcpy_gbps for row in result.rows)
+    threads = "1 thread" if result.threads == 1 else f"{result.threads} threads"
     table = Table(
-        title=f"Codecs on {result.num_rows:,} x {result.num_columns} float32, {result.threads} thread(s), {result.isa}",
+        title=f"Codecs on {result.num_rows:,} x {result.num_columns} float32, {threads}, {result.isa}",
         caption=(
             f"GB of float32 a second into reused memory, median of {result.repeats} interleaved runs; "
             f"/copy: beside memcpy, here {memcpy:.1f} GB/s; /twin: beside the same codec in plain torch"
