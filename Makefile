@@ -27,8 +27,10 @@ format: $(READY)
 # torch first and by itself, so that nothing else can resolve another one. The native module must build here: a
 # developer wants the compiler's error, not the fallback to the torch twins.
 $(READY): pyproject.toml constraints.txt $(wildcard native/*)
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt torch==2.13.0
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "thinwire needs Python 3.11 or newer, $(PYTHON) is older: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	$(BIN)/pip install -c constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet -c constraints.txt $(BUILD_TOOLS)
 	THINWIRE_REQUIRE_NATIVE=1 $(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e ".[dev]"
 	touch $@

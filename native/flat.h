@@ -28,8 +28,8 @@ TW_INLINE uint32_t largest_magnitude(const float* x, int64_t count) {
     return result;
 }
 
-// Sum of rint(|x|^POWER * scale). The caller picks a scale that keeps the total below 2^WHOLE_BITS, so that every partial sum is
-// a whole number a double holds exactly, and the order of adding can't show.
+// Sum of rint(|x|^POWER * scale) for a run. The scale keeps the total below 2^WHOLE_BITS, so every partial sum is a
+// whole number that a double holds exactly, and the order of adding can't show.
 template <int POWER>
 TW_INLINE double whole_sum(const float* x, int64_t count, double scale) {
     constexpr double ROUND = 0x1.8p52;  // adding and taking it away rounds to a whole number
@@ -52,6 +52,21 @@ TW_INLINE double whole_sum(const float* x, int64_t count, double scale) {
         sum += (v * scale + ROUND) - ROUND;
     }
     return sum;
+}
+
+// Sum of |x|^POWER over at most RUN values, independent of the order of adding; below 0 where a value is not finite.
+template <int POWER>
+TW_INLINE double run_sum(const float* x, int64_t count) {
+    uint32_t most = largest_magnitude(x, count);
+    if (most >= NON_FINITE) return -1.0;
+    if (most == 0) return 0.0;
+    float largest;
+    memcpy(&largest, &most, 4);
+    int exponent, digits = 0;
+    frexpf(largest, &exponent);
+    while (((int64_t)1 << digits) < count) ++digits;
+    const int shift = WHOLE_BITS - digits - POWER * exponent;
+    return ldexp(whole_sum<POWER>(x, count, ldexp(1.0, shift)), -shift);
 }
 
 struct Sign {
@@ -114,16 +129,13 @@ TW_INLINE void decode_run(const Coder& coder, const uint8_t* data, int64_t count
 
 // QSGD's L2 norm of a bucket, rounded to float32 as the receiver will see it; below 0 where a value is not finite.
 TW_INLINE float bucket_norm(const float* x, int64_t count) {
-    uint32_t most = largest_magnitude(x, count);
-    if (most >= NON_FINITE) return -1.0f;
-    if (most == 0) return 0.0f;
-    float largest;
-    memcpy(&largest, &most, 4);
-    int exponent, digits = 0;
-    frexpf(largest, &exponent);
-    while (((int64_t)1 << digits) < count) ++digits;
-    double sum = whole_sum<2>(x, count, ldexp(1.0, WHOLE_BITS - digits - 2 * exponent));
-    return (float)ldexp(sqrt(ldexp(sum, digits - WHOLE_BITS)), exponent);
+    double total = 0.0;
+    for (int64_t i = 0; i < count; i += RUN) {
+        const double sum = run_sum<2>(x + i, count - i < RUN ? count - i : RUN);
+        if (sum < 0.0) return -1.0f;
+        total += sum;
+    }
+    return (float)sqrt(total);
 }
 
 // The norm 2^-100 stands in for anything smaller: its inverse stays finite.

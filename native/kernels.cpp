@@ -96,9 +96,7 @@ void decode_scaled(const uint8_t* data, int64_t begin, int64_t end, int bits, fl
 
 uint32_t largest_in(const float* x, int64_t begin, int64_t end) { return largest_magnitude(x + begin, end - begin); }
 
-double sum_in(const float* x, int64_t begin, int64_t end, double scale) {
-    return whole_sum<1>(x + begin, end - begin, scale);
-}
+double sum_in(const float* x, int64_t begin, int64_t end) { return run_sum<1>(x + begin, end - begin); }
 
 template <int BITS>
 bool encode_bucket_range(const float* x, int64_t begin, int64_t end, int64_t bucket, int64_t count, uint64_t seed,
@@ -144,23 +142,45 @@ void decode_buckets(const uint8_t* data, int64_t begin, int64_t end, int64_t buc
     decode_bucket_range<8>(data, begin, end, bucket, count, x, past_cache);
 }
 
-// Hits are rare, so a register of values is dismissed with one test.
-int64_t collect(const float* x, int64_t begin, int64_t end, uint32_t least, int64_t* positions) {
-    int64_t found = 0, i = begin;
+uint32_t magnitude_at(const float* x, int64_t i) {
+    uint32_t bits;
+    memcpy(&bits, x + i, 4);
+    return bits & 0x7fffffffu;
+}
+
+// Visits positions whose magnitude is at least `least()`. They are rare, so a register of values is dismissed with one
+// test. `use` returns false to stop.
+template <class Least, class Use>
+TW_INLINE void for_magnitudes_from(const float* x, int64_t begin, int64_t end, Least least, Use use) {
+    int64_t i = begin;
     for (; i + LANES <= end; i += LANES) {
-        Ints hits = magnitude(load<Floats>(x + i)) >= least;
-        if (!any(hits)) continue;
-        for (int lane = 0; lane < LANES; ++lane) {
-            positions[found] = i + lane;
-            found -= hits[lane];
-        }
+        if (!any(magnitude(load<Floats>(x + i)) >= least())) continue;
+        for (int lane = 0; lane < LANES; ++lane)
+            if (magnitude_at(x, i + lane) >= least() && !use(i + lane)) return;
     }
-    for (; i < end; ++i) {
-        uint32_t bits;
-        memcpy(&bits, x + i, 4);
-        if ((bits & 0x7fffffffu) >= least) positions[found++] = i;
-    }
+    for (; i < end; ++i)
+        if (magnitude_at(x, i) >= least() && !use(i)) return;
+}
+
+int64_t collect(const float* x, int64_t begin, int64_t end, uint32_t threshold, int64_t ties, int64_t room,
+                int64_t* positions) {
+    int64_t found = 0;
+    auto least = [&] { return ties > 0 ? threshold : threshold + 1; };
+    for_magnitudes_from(x, begin, end, least, [&](int64_t i) {
+        if (found == room) return false;
+        positions[found++] = i;
+        ties -= magnitude_at(x, i) == threshold;
+        return true;
+    });
     return found;
+}
+
+void count_low(const float* x, int64_t begin, int64_t end, uint32_t prefix, int64_t* counts) {
+    for_magnitudes_from(x, begin, end, [&] { return prefix << 15; }, [&](int64_t i) {
+        const uint32_t m = magnitude_at(x, i);
+        if (m >> 15 == prefix) ++counts[m & 0x7fffu];
+        return true;
+    });
 }
 
 }  // namespace
@@ -172,5 +192,6 @@ using namespace THINWIRE_ISA;
 const Kernels TW_JOIN(kernels_, THINWIRE_ISA) = {
     TW_TEXT(THINWIRE_ISA), encode_rows,       decode_rows, encode_format,  decode_format,  encode_scaled,
     decode_scaled,         largest_in,        sum_in,      encode_buckets, decode_buckets, collect,
+    count_low,
 };
 }  // namespace thinwire

@@ -24,7 +24,8 @@ struct Kernels {
     void (*decode_scaled)(const uint8_t* data, int64_t begin, int64_t end, int bits, float scale, float* x,
                           bool past_cache);
     uint32_t (*largest_magnitude)(const float* x, int64_t begin, int64_t end);
-    double (*whole_sum)(const float* x, int64_t begin, int64_t end, double scale);
+    // Sum of magnitudes of at most RUN values, the same for any order of adding; below 0 where one is not finite.
+    double (*run_sum)(const float* x, int64_t begin, int64_t end);
 
     // Buckets [begin, end) of `bucket` values each, the last one as long as what is left of `count`.
     bool (*encode_buckets)(const float* x, int64_t begin, int64_t end, int64_t bucket, int64_t count, int bits,
@@ -32,8 +33,12 @@ struct Kernels {
     void (*decode_buckets)(const uint8_t* data, int64_t begin, int64_t end, int64_t bucket, int64_t count, int bits,
                            float* x, bool past_cache);
 
-    // Positions in [begin, end) whose magnitude's bits are at least `least`, ascending; returns how many.
-    int64_t (*collect)(const float* x, int64_t begin, int64_t end, uint32_t least, int64_t* positions);
+    // Positions in [begin, end) whose magnitude's bits are above `threshold`, and the first `ties` that equal it,
+    // ascending; returns how many, at most `room`.
+    int64_t (*collect)(const float* x, int64_t begin, int64_t end, uint32_t threshold, int64_t ties, int64_t room,
+                       int64_t* positions);
+    // Counts the low 15 bits of magnitudes in [begin, end) whose upper 16 bits are `prefix`.
+    void (*count_low)(const float* x, int64_t begin, int64_t end, uint32_t prefix, int64_t* counts);
 };
 
 // Randomness is counted in (row, column): a flat run is cut into rows of this many values.

@@ -174,20 +174,22 @@ float largest_magnitude(const Values& x) {
     return value;
 }
 
-// Mean of |x|, the same for any order of adding: see whole_sum.
-float mean_magnitude(const Values& x, float largest) {
-    if (x.size() == 0 || largest == 0.0f) return 0.0f;
-    int exponent, digits = 0;
-    std::frexp(largest, &exponent);
-    while ((size_t{1} << digits) < x.size()) ++digits;
-    const int shift = WHOLE_BITS - digits - exponent;
-    std::vector<double> sums(most_parts());
-    parallel(x.size(), 64, GRAIN, [&](int part, Range r) {
-        sums[part] = kernels->whole_sum(x.data(), r.begin, r.end, std::ldexp(1.0, shift));
+// Mean of |x|, the same for any number of threads: runs are added up in order. Below 0 where a value is not finite.
+float mean_magnitude(const Values& x) {
+    const int64_t count = x.size(), runs = (count + RUN - 1) / RUN;
+    if (count == 0) return 0.0f;
+    const WithSubnormals scope;
+    std::vector<double> sums(runs);
+    parallel(runs, 1, 1, [&](int, Range r) {
+        for (int64_t run = r.begin; run < r.end; ++run)
+            sums[run] = kernels->run_sum(x.data(), run * RUN, std::min(count, (run + 1) * RUN));
     });
-    double sum = 0.0;
-    for (double s : sums) sum += s;
-    return (float)(std::ldexp(sum, -shift) / (double)x.size());
+    double total = 0.0;
+    for (double sum : sums) {
+        if (sum < 0.0) return -1.0f;
+        total += sum;
+    }
+    return (float)(total / (double)count);
 }
 
 // bits 1: signs, scaled by the mean magnitude; 2: TernGrad, by the largest.
@@ -196,9 +198,8 @@ bool encode_scaled(Values x, uint64_t seed, DataOut out) {
     const int64_t codes = ((int64_t)x.size() * BITS + 7) / 8;
     expect(out.size(), codes + 4, "encode");
     nb::gil_scoped_release release;
-    float scale = largest_magnitude(x);
-    if (!std::isfinite(scale)) return false;
-    if (BITS == 1) scale = mean_magnitude(x, scale);
+    const float scale = BITS == 1 ? mean_magnitude(x) : largest_magnitude(x);
+    if (scale < 0.0f || !std::isfinite(scale)) return false;
     parallel(x.size(), RUN, GRAIN, [&](int, Range r) {
         kernels->encode_scaled(x.data(), r.begin, r.end, BITS, scale, seed, out.data());
     });

@@ -49,6 +49,7 @@ int parallel(int64_t count, int64_t align, int64_t grain, const std::function<vo
         return Range{std::min(count, units * part / parts * align), std::min(count, units * (part + 1) / parts * align)};
     };
     if (parts == 1) {
+        const WithSubnormals scope;
         work(0, range(0));
         return 1;
     }
@@ -56,6 +57,7 @@ int parallel(int64_t count, int64_t align, int64_t grain, const std::function<vo
     std::atomic<int> next{0};
     // Whoever comes takes the next part: a team may turn out smaller than was asked for.
     auto take_parts = [&] {
+        const WithSubnormals scope;
         for (int part = next++; part < parts; part = next++) {
             try {
                 work(part, range(part));

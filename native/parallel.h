@@ -3,7 +3,23 @@
 #include <cstdint>
 #include <functional>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace thinwire {
+
+// Subnormals count, whatever the caller has told this thread's floating-point unit: bytes must not depend on it.
+class WithSubnormals {
+  public:
+#if defined(__x86_64__)
+    WithSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ & ~0x8040u); }
+    ~WithSubnormals() { _mm_setcsr(before_); }
+
+  private:
+    unsigned before_;
+#endif
+};
 
 // Threads the calling thread may use; every kernel gives the same bytes for any number.
 void set_num_threads(int threads);

@@ -33,7 +33,8 @@ TW_INLINE Column hash(Key key, Column x) {
 }
 
 TW_INLINE Floats uniform(Key key, Ints columns) {
-    return to_floats((Ints)(hash(key, (Words)columns) >> 8)) * 0x1p-24f;
+    Floats k = to_floats((Ints)(hash(key, (Words)columns) >> 1));
+    return smaller(k * 0x1p-31f + 0x1p-32f, splat(0x1.fffffep-1f));
 }
 
 }  // namespace thinwire::THINWIRE_ISA

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <stdexcept>
 #include <vector>
 
 #include "parallel.h"
@@ -17,10 +18,7 @@ namespace {
 
 using plain::NON_FINITE;
 
-// Magnitudes sorted into bins by exponent and three bits of mantissa.
-constexpr int BIN_SHIFT = 20;
-constexpr int BINS = 1 << (31 - BIN_SHIFT);
-using Histogram = std::array<int64_t, BINS>;
+constexpr int64_t GRAIN = 1 << 16;
 
 uint32_t magnitude_of(const float* x) {
     uint32_t bits;
@@ -28,54 +26,104 @@ uint32_t magnitude_of(const float* x) {
     return bits & 0x7fffffffu;
 }
 
-// Four tables take turns: neighbours often share a bin, and a counter can't be raised twice in a row without a wait.
-Histogram histogram_of(const float* x, int64_t begin, int64_t end) {
-    std::vector<std::array<int64_t, BINS>> tables(4);
-    int64_t i = begin;
-    for (; i + 4 <= end; i += 4)
-        for (int t = 0; t < 4; ++t) ++tables[t][magnitude_of(x + i + t) >> BIN_SHIFT];
-    for (; i < end; ++i) ++tables[0][magnitude_of(x + i) >> BIN_SHIFT];
-    for (int t = 1; t < 4; ++t)
-        for (int bin = 0; bin < BINS; ++bin) tables[0][bin] += tables[t][bin];
-    return tables[0];
+// Counts of every part of a range and of the whole, one counter per bin.
+class Counts {
+  public:
+    explicit Counts(int bins) : bins_(bins), parts_(most_parts()) {}
+    int64_t* of(int part) {
+        parts_[part].assign(bins_, 0);
+        return parts_[part].data();
+    }
+    int64_t at(int part, int bin) const { return parts_[part].empty() ? 0 : parts_[part][bin]; }
+    int64_t at(int bin) const {
+        int64_t total = 0;
+        for (size_t part = 0; part < parts_.size(); ++part) total += at((int)part, bin);
+        return total;
+    }
+    // The bin in which the k-th largest lies; k becomes its rank inside that bin.
+    int bin_of(int64_t& k) const {
+        for (int bin = bins_ - 1; bin > 0; --bin) {
+            const int64_t here = at(bin);
+            if (k <= here) return bin;
+            k -= here;
+        }
+        return 0;
+    }
+
+  private:
+    int bins_;
+    std::vector<std::vector<int64_t>> parts_;
+};
+
+// Two tables take turns: neighbours often share a bin, and one counter can't be raised twice in a row without a wait.
+void count_high(const float* x, Range r, int64_t* counts) {
+    std::vector<int32_t> even(1 << 16), odd(1 << 16);
+    for (int64_t begin = r.begin; begin < r.end; begin += 1 << 30) {
+        const int64_t end = std::min(begin + (1 << 30), r.end);
+        int64_t i = begin;
+        for (; i + 2 <= end; i += 2) {
+            ++even[magnitude_of(x + i) >> 15];
+            ++odd[magnitude_of(x + i + 1) >> 15];
+        }
+        if (i < end) ++even[magnitude_of(x + i) >> 15];
+        for (int bin = 0; bin < 1 << 16; ++bin) counts[bin] += even[bin] + odd[bin];
+        std::fill(even.begin(), even.end(), 0);
+        std::fill(odd.begin(), odd.end(), 0);
+    }
+}
+
+// Exactly where to cut: magnitudes above `threshold` are in, and of those equal to it `ties[part]` in each part.
+struct Cut {
+    bool finite;
+    uint32_t threshold;
+    std::vector<int64_t> ties;
+};
+
+// For few values, where clearing the counters would cost more than the work.
+Cut find_cut_by_sorting(const float* x, int64_t count, int64_t k) {
+    std::vector<uint32_t> magnitudes(count);
+    for (int64_t i = 0; i < count; ++i) magnitudes[i] = magnitude_of(x + i);
+    if (*std::max_element(magnitudes.begin(), magnitudes.end()) >= NON_FINITE) return {false, 0, {}};
+    std::nth_element(magnitudes.begin(), magnitudes.begin() + (k - 1), magnitudes.end(), std::greater<uint32_t>());
+    const uint32_t threshold = magnitudes[k - 1];
+    // After nth_element whatever is above the threshold stands among the first k.
+    return {true, threshold, {std::count(magnitudes.begin(), magnitudes.begin() + k, threshold)}};
+}
+
+// Two counting passes, upper 16 bits and then lower 15, find the k-th largest magnitude whatever the values are.
+Cut find_cut(const Kernels& kernels, const float* x, int64_t count, int64_t k) {
+    if (count < GRAIN / 2) return find_cut_by_sorting(x, count, k);
+    Counts high(1 << 16), low(1 << 15);
+    const int parts =
+        parallel(count, 64, GRAIN, [&](int part, Range r) { count_high(x, r, high.of(part)); });
+    for (int bin = NON_FINITE >> 15; bin < 1 << 16; ++bin)
+        if (high.at(bin)) return {false, 0, {}};
+    const uint32_t prefix = (uint32_t)high.bin_of(k);
+    parallel(count, 64, GRAIN,
+             [&](int part, Range r) { kernels.count_low(x, r.begin, r.end, prefix, low.of(part)); });
+    const int last = low.bin_of(k);
+    Cut cut{true, prefix << 15 | (uint32_t)last, std::vector<int64_t>(parts)};
+    for (int part = 0; part < parts; ++part) {
+        cut.ties[part] = std::min(k, low.at(part, last));
+        k -= cut.ties[part];
+    }
+    return cut;
 }
 
 // The k largest magnitudes' positions, ascending; among equals the first ones. False where a value is not finite.
 bool select_topk(const Kernels& kernels, const float* x, int64_t count, int64_t k, std::vector<int64_t>& chosen) {
-    constexpr int64_t GRAIN = 1 << 16;
-    std::vector<Histogram> histograms(most_parts());
-    const int parts = parallel(count, 64, GRAIN,
-                               [&](int part, Range r) { histograms[part] = histogram_of(x, r.begin, r.end); });
-    Histogram total{};
-    for (int part = 0; part < parts; ++part)
-        for (int bin = 0; bin < BINS; ++bin) total[bin] += histograms[part][bin];
-    for (int bin = NON_FINITE >> BIN_SHIFT; bin < BINS; ++bin)
-        if (total[bin]) return false;
-    int lowest = BINS;
-    for (int64_t above = 0; above < k; above += total[lowest]) --lowest;
-
-    std::vector<std::vector<int64_t>> found(parts);
+    const Cut cut = find_cut(kernels, x, count, k);
+    if (!cut.finite) return false;
+    std::vector<std::vector<int64_t>> found(cut.ties.size());
     parallel(count, 64, GRAIN, [&](int part, Range r) {
-        int64_t expected = 0;
-        for (int bin = lowest; bin < BINS; ++bin) expected += histograms[part][bin];
-        found[part].resize(expected + 1);
-        kernels.collect(x, r.begin, r.end, (uint32_t)lowest << BIN_SHIFT, found[part].data());
-        found[part].pop_back();
+        std::vector<int64_t>& positions = found[part];
+        positions.resize(std::min(k, r.end - r.begin) + 1);  // one more than can be right: see below
+        const int64_t room = (int64_t)positions.size();
+        positions.resize(kernels.collect(x, r.begin, r.end, cut.threshold, cut.ties[part], room, positions.data()));
     });
-
-    std::vector<uint32_t> magnitudes;
-    for (const auto& positions : found)
-        for (int64_t position : positions) magnitudes.push_back(magnitude_of(x + position));
-    std::nth_element(magnitudes.begin(), magnitudes.begin() + (k - 1), magnitudes.end(), std::greater<uint32_t>());
-    const uint32_t least = magnitudes[k - 1];
-    int64_t equals = k - std::count_if(magnitudes.begin(), magnitudes.end(), [&](uint32_t m) { return m > least; });
     chosen.clear();
-    chosen.reserve(k);
-    for (const auto& positions : found)
-        for (int64_t position : positions) {
-            const uint32_t m = magnitude_of(x + position);
-            if (m > least || (m == least && equals-- > 0)) chosen.push_back(position);
-        }
+    for (const auto& positions : found) chosen.insert(chosen.end(), positions.begin(), positions.end());
+    if ((int64_t)chosen.size() != k) throw std::runtime_error("x was changed by another thread while TopK read it");
     return true;
 }
 

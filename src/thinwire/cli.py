@@ -1,10 +1,12 @@
 """The `thinwire` command: one dataclass of options a subcommand. The only place that prints."""
 
+import os
 import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich import box
@@ -15,19 +17,22 @@ from rich.table import Table
 from thinwire import __version__, artifacts
 from thinwire.bench import codec as codec_bench
 
-ABOUT = "Distributed training that waits less for the network. Each subcommand has a --help with examples."
+ABOUT = "Distributed training that waits less for the network. Each subcommand has its --help; --version says which."
 CASES = ("codec",)
 
 
 @dataclass
 class Bench:
-    """Measure methods side by side in one run, interleaved, medians with their spread.
+    """Measure methods side by side in one run, interleaved; medians count.
 
-    Try `thinwire bench codec` (every codec beside memcpy and its torch twin), with `--threads 2` (the same on two
-    threads) or `--json out.json` (the rows for a program).
+    thinwire bench codec                  every codec beside memcpy and plain torch
+
+    thinwire bench codec --threads 2      the same on two threads
+
+    thinwire bench codec --json out.json  the rows, with their spread, for a program
     """
 
-    case: tyro.conf.Positional[str]
+    case: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="CASE")]]
     """What to measure: codec."""
     rows: int = 100_000
     """Rows of the tensor."""
@@ -39,7 +44,7 @@ class Bench:
     """Timings of each codec; the median counts."""
     seed: int = 0
     """Seed of the tensor and of the rounding."""
-    json: Path | None = None
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result to this file too."""
 
     def check(self) -> None:
@@ -48,6 +53,15 @@ class Bench:
         for name in ("rows", "columns", "threads", "repeats"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} is {getattr(self, name)}; give 1 or more")
+        if self.threads > (cores := os.cpu_count() or 1):
+            raise ValueError(f"--threads is {self.threads}; this machine has {cores} cores, and more would only wait")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"--seed is {self.seed}; give 0 or more, below 2**63")
+        if (needed := codec_bench.memory_bytes(self.rows, self.columns)) > (there := _memory_bytes()):
+            raise ValueError(
+                f"{self.rows} x {self.columns} needs about {needed / 1e9:.1f} GB, this machine has {there / 1e9:.1f}; "
+                "give fewer --rows or --columns"
+            )
         if self.json is not None:
             artifacts.check_writable(self.json)
 
@@ -57,8 +71,9 @@ class Bench:
             BarColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=(terminal := Console(stderr=True)),
             transient=True,
+            disable=not terminal.is_terminal,
         ) as progress:
             bar = progress.add_task("codecs", total=1.0)
             result = codec_bench.run(
@@ -74,6 +89,10 @@ class Bench:
         if self.json is not None:
             artifacts.write_json(self.json, {**artifacts.stamp(seed=self.seed, world_size=1), **result.to_json()})
             console.print(f"written: {self.json}", highlight=False)
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _codec_table(result: codec_bench.CodecBench) -> Table:
@@ -126,7 +145,7 @@ def main(arguments: list[str] | None = None) -> None:
         command = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="thinwire", description=ABOUT, args=arguments)
         command.check()
         command.run(console)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         Console(stderr=True).print(f"thinwire: {error}", style="red", highlight=False)
         sys.exit(2)
     except KeyboardInterrupt:

@@ -2,7 +2,9 @@ import pytest
 import torch
 
 from thinwire.bench import codec
-from thinwire.codecs.kernels import native
+from thinwire.codecs import Codec, Uniform, twins
+from thinwire.codecs.base import Shape
+from thinwire.codecs.kernels import kernels_for, native
 
 
 def test_ratios_are_the_rates_own() -> None:
@@ -18,6 +20,40 @@ def test_ratios_are_the_rates_own() -> None:
         torch.testing.assert_close(row.encode_vs_twin, row.encode_gbps / row.encode_twin_gbps)
         assert row.encode_low <= row.encode_gbps <= row.encode_high
         assert (row.encode_vs_torch_topk is not None) == row.codec.startswith("TopK")
+
+
+class _Spy(Codec):
+    """Notes who was to do the work."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def nbytes(self, shape: Shape) -> int:
+        return Uniform(8).nbytes(shape)
+
+    def _note(self, what: str, x: torch.Tensor) -> None:
+        self.seen.append(f"{what} {'twin' if kernels_for(x) is twins else 'native'}")
+
+    def _encode(self, x: torch.Tensor, seed: int, out: torch.Tensor) -> bool:
+        self._note("encode", x)
+        return True
+
+    def _decode(self, data: torch.Tensor, seed: int, out: torch.Tensor) -> bool:
+        self._note("decode", data)
+        return True
+
+
+def test_each_side_is_measured_on_its_own_and_memcpy_copies_all() -> None:
+    x = torch.randn(50, 30)
+    spy = _Spy()
+    buffers = codec._warm_buffers(x)
+    case = codec._Case(spy, x, buffers, seed=0)
+    case.measure()
+    assert spy.seen == ["encode native", "decode native", "encode twin", "decode twin"]
+    assert torch.equal(buffers.copied, x)
+    assert {what: len(seconds) for what, seconds in case.times.seconds.items()} == dict.fromkeys(
+        ["memcpy", "encode", "decode", "encode_twin", "decode_twin"], 1
+    )
 
 
 @pytest.mark.slow

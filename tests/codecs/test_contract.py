@@ -113,6 +113,18 @@ def test_what_a_codec_cannot_hold_is_refused(codec: Codec, limit: float) -> None
     assert torch.equal(Identity().decode(Identity().encode(x), x.shape), x)
 
 
+def test_qsgd_and_randomk_name_the_row_at_fault() -> None:
+    x = torch.zeros(6, 4)
+    x[0] = 2e38  # its norm overflows
+    x[5, 0] = 3e38  # larger, but fine
+    with pytest.raises(ValueError, match=r"row 0 of shape \(6, 4\).*norm beyond float32; scale it down"):
+        QSGD(8, bucket=4).encode(x)
+    x = torch.ones(3, 4)
+    x[1] = 3e38
+    with pytest.raises(ValueError, match=r"row 1 of shape \(3, 4\).*scaled by n / k"):
+        RandomK(0.5, unbiased=True).encode(x)
+
+
 def test_mixed_refuses_the_row_whose_width_is_at_fault() -> None:
     x = torch.full((4, 2), 3e38)
     x[:, 1] = -3e38
@@ -178,9 +190,45 @@ def test_wrong_settings_are_refused() -> None:
         mixed_for(3).nbytes((4, 8))
 
 
+def test_numbers_that_are_not_whole_are_refused() -> None:
+    with pytest.raises(ValueError, match="give whole numbers"):
+        Mixed([1.7, 4.9])  # type: ignore[list-item]
+    with pytest.raises(TypeError):
+        QSGD(8, bucket=1.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        Identity().nbytes((2.9, 3))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="give a whole number"):
+        Uniform(8).decode(torch.zeros(7, dtype=torch.uint8), (1, 3), seed=1.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="x is a list; give a tensor"):
+        Identity().encode([1.0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ratio", [1e-9, 1e-4])
+def test_a_tiny_ratio_keeps_one_value(ratio: float) -> None:
+    x = normal(10)
+    for codec in (TopK(ratio), RandomK(ratio)):
+        assert int((codec.decode(codec.encode(x), x.shape) != 0).sum()) == 1
+
+
+def test_out_must_not_overlap_what_is_read() -> None:
+    x = normal(4, 16)
+    with pytest.raises(ValueError, match="shares memory with what is being read"):
+        Identity().encode(x, out=x.view(-1).view(torch.uint8))
+    memory = torch.zeros(64 + 8)
+    data = Uniform(8).encode(x, out=memory.view(torch.uint8)[: Uniform(8).nbytes(x.shape)])
+    with pytest.raises(ValueError, match="shares memory"):
+        Uniform(8).decode(data, x.shape, out=memory[8:].view(4, 16))
+
+
+def test_a_lazily_negated_tensor_is_sent_as_it_reads() -> None:
+    x = normal(3, 5)
+    assert torch.equal(Identity().decode(Identity().encode(torch._neg_view(x)), x.shape), -x)
+
+
 def test_seeds_from_parts_differ() -> None:
     parts = [(run, epoch, layer) for run in range(10) for epoch in range(10) for layer in range(10)]
     seeds = {seed_from(*part) for part in parts} | {seed_from(), seed_from(1), seed_from(1, 0), seed_from(0, 1)}
     assert len(seeds) == len(parts) + 4
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert seed_from(1, 2, 3) == seed_from(1, 2, 3)
+    assert len({seed_from(*[0] * length) for length in range(6)}) == 6

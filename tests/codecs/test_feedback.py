@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.codecs.every import every_codec, normal
-from thinwire.codecs import Codec, ErrorFeedback, Identity, TopK
+from thinwire.codecs import QSGD, BFloat16, Codec, ErrorFeedback, Identity, RandomK, Sign, TopK, Uniform
 
 CODECS = [codec for codec in every_codec(9) if not isinstance(codec, ErrorFeedback) and "unbiased" not in str(codec)]
 
@@ -25,6 +25,20 @@ def test_nothing_is_lost(codec: Codec) -> None:
     remembered = memory.state_dict()["w"]
     scale = float(given.abs().max() + remembered.abs().max())
     torch.testing.assert_close(sent + remembered, given, rtol=0, atol=scale * 20 * 2.0**-23)
+
+
+@pytest.mark.parametrize(
+    "codec", [Sign(), TopK(0.1), RandomK(0.1), Uniform(4), Uniform(8), QSGD(8), BFloat16()], ids=str
+)
+def test_memory_stays_bounded_around_a_contraction(codec: Codec) -> None:
+    memory = ErrorFeedback(codec)
+    norms = []
+    for step in range(200):
+        memory.encode(normal(1000, seed=step), seed=step)
+        norms.append(float(memory.state_dict()[""].norm()))
+    # E |m|^2 <= (1 - d) / d^2 |x|^2 for a d-contraction: 9.5 |x| at d = 0.1. A memory that grows would be far beyond.
+    assert max(norms[100:]) <= 10 * 1000**0.5
+    assert max(norms[150:]) <= 1.5 * max(norms[50:100]) + 1e-3
 
 
 def test_memory_lets_small_values_through() -> None:
@@ -53,6 +67,21 @@ def test_memory_survives_a_file(tmp_path: Path) -> None:
     x = normal(40, seed=1)
     assert torch.equal(first.encode(x, name="layer.weight"), second.encode(x, name="layer.weight"))
     assert torch.equal(first.state_dict()["layer.weight"], second.state_dict()["layer.weight"])
+
+
+def test_loading_replaces_copies_and_keeps_float32() -> None:
+    memory = ErrorFeedback(TopK(0.5))
+    memory.encode(torch.tensor([3.0, 1.0]), name="a")
+    state = {"b": torch.tensor([0.0, 2.0])}
+    memory.load_state_dict(state)
+    state["b"].zero_()
+    assert list(memory.state_dict()) == ["b"]
+    assert memory.state_dict()["b"].tolist() == [0.0, 2.0]
+    x = torch.tensor([1.0, 1e-3], dtype=torch.float16)
+    memory.encode(x, name="c")
+    assert memory.state_dict()["c"].dtype == torch.float32
+    memory.encode(x, name="c")
+    assert float(memory.state_dict()["c"][1]) == float(x[1].float() * 2)
 
 
 def test_a_saved_state_is_a_copy() -> None:

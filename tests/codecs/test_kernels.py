@@ -1,5 +1,6 @@
 """Who does the work: the native module where it loads, else the twins, said once."""
 
+import os
 import subprocess
 import sys
 
@@ -26,7 +27,12 @@ print(data.sum().item())
 
 def run(script: str, **environment: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True, env=environment or None
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, **environment},
     )
     return done.stdout.splitlines()
 

@@ -1,5 +1,7 @@
 """Native kernels equal their torch twins bit for bit: every instruction set, thread count, width and odd value."""
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -129,3 +131,41 @@ def test_outputs_past_the_cache(isa: str) -> None:
         # One float further nothing is aligned, and the other loop does the work.
         shifted = torch.empty(x.numel() + 1)[1:].view(x.shape)
         assert torch.equal(codec.decode(data, x.shape, out=shifted), aligned)
+
+
+def test_a_tensor_changed_meanwhile_is_an_error_and_never_a_crash() -> None:
+    """TopK reads its input three times; another thread may write in between."""
+    x = normal(1_000_000)
+    other = [normal(1_000_000, seed=1) * 1e3, torch.zeros(1_000_000), normal(1_000_000, seed=2)]
+    stop = threading.Event()
+
+    def change() -> None:
+        step = 0
+        while not stop.is_set():
+            x.copy_(other[step % 3])
+            step += 1
+
+    writer = threading.Thread(target=change)
+    writer.start()
+    try:
+        for _ in range(40):
+            with contextlib.suppress(RuntimeError):
+                TopK(0.01).encode(x)
+    finally:
+        stop.set()
+        writer.join()
+    assert_equal_to_twin(TopK(0.01), x)
+
+
+@pytest.mark.usefixtures("restore_threads")
+def test_flushing_subnormals_elsewhere_changes_no_byte() -> None:
+    x = normal(4000, 64) * 1e-41
+    for codec in (Uniform(1), Uniform(8), Sign(), Ternary(), QSGD(8), TopK(0.01)):
+        expected = codec.encode(x)
+        assert torch.set_flush_denormal(True)
+        try:
+            for threads in (1, 2):
+                torch.set_num_threads(threads)
+                assert torch.equal(codec.encode(x), expected), f"{codec}, {threads} threads"
+        finally:
+            torch.set_flush_denormal(False)

@@ -1,10 +1,11 @@
 """The mixing function is uniform and unrelated along columns, rows and seeds; kernels and twins draw the same."""
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from thinwire.codecs.twins.random import mix, row_keys, uniform
+from thinwire.codecs.twins.random import mix, row_keys, to_unit, uniform
 
 ROWS = torch.arange(2000)
 
@@ -49,15 +50,43 @@ def test_pairs_of_neighbours_fill_the_square() -> None:
     assert stats.chisquare(torch.bincount(cells.flatten(), minlength=256).numpy()).pvalue > 1e-6
 
 
+def test_low_and_high_bits_of_the_hash_are_unrelated() -> None:
+    """Small fractions hang on both ends of the 31 bits at once."""
+    low, high = row_keys(1, ROWS)
+    x = mix(low[:, None], high[:, None], torch.arange(512, dtype=torch.int32))
+    for low_bit in (1, 4, 8, 12):
+        cells = ((x >> 28) & 15) * 16 + ((x >> low_bit) & 15)
+        counts = torch.bincount(cells.flatten(), minlength=256).numpy()
+        assert stats.chisquare(counts).pvalue > 1e-6, f"bits from {low_bit}"
+
+
 def test_one_bit_of_any_input_changes_half_of_the_output() -> None:
     columns = torch.arange(4096, dtype=torch.int32)
     low, high = row_keys(7, torch.arange(1))
     before = mix(low, high, columns)
     for bit in range(20):
         changed = before ^ mix(low, high, columns ^ (1 << bit))
-        # The 24 bits that are used: each flips for about half of the columns.
-        flips = torch.stack([((changed >> out) & 1).double().mean() for out in range(8, 32)])
+        # The upper 16 bits, on which most comparisons hang: each flips for about half of the columns.
+        flips = torch.stack([((changed >> out) & 1).double().mean() for out in range(16, 32)])
         assert float((flips - 0.5).abs().max()) < 0.1, f"input bit {bit}"
+
+
+@pytest.mark.parametrize("fraction", [1e-9, 3e-9, 1e-8, 1e-7, 2.0**-24])
+def test_small_fractions_are_met_as_often_as_they_should_be(fraction: float) -> None:
+    """u < fraction for as many of the hash's 2^31 values as come nearest to fraction * 2^31: counted, not drawn."""
+    hashes = torch.arange(0, 2000, dtype=torch.int32) << 1
+    met = int((to_unit(hashes) < fraction).sum())
+    assert met < len(hashes)  # the count is complete: beyond these u only grows
+    assert abs(met - fraction * 2**31) <= 0.5
+
+
+def test_u_stays_inside_and_never_falls() -> None:
+    largest = torch.tensor([-1, -2, -3, -(2**31), 2**31 - 1, 0], dtype=torch.int32)  # read as unsigned
+    u = to_unit(largest)
+    assert float(u.max()) < 1
+    assert float(u.min()) > 0
+    climbing = to_unit(torch.arange(-(2**31), -(2**31) + 100_000, dtype=torch.int64).to(torch.int32))
+    assert bool((climbing.diff() >= 0).all())
 
 
 def test_the_same_counter_gives_the_same_draw_in_any_chunk() -> None:
@@ -84,7 +113,8 @@ def test_reference_values() -> None:
         x = (column + low) & mask
         x = ((x ^ (x >> 16)) * 0x7FEB352D + high) & mask
         x = ((x ^ (x >> 15)) * 0x846CA68B) & mask
-        return (x >> 8) / 2**24
+        rounded = np.float32(x >> 1) * np.float32(2**-31) + np.float32(2**-32)
+        return min(float(rounded), 1 - 2**-24)
 
     for seed in (0, 1, 2**63 - 1):
         u = uniform(seed, torch.arange(5), 7)

@@ -40,6 +40,17 @@ def test_a_sum_of_many_does_not_drift() -> None:
     torch.testing.assert_close(float(decoded[0]), float(x.double().mean()), rtol=1e-7, atol=0)
 
 
+def test_one_huge_value_does_not_swallow_the_rest() -> None:
+    x = torch.full((1_000_000,), 0.01)
+    x[70_000] = 1e4
+    scale = float(Sign().decode(Sign().encode(x), x.shape)[0])
+    torch.testing.assert_close(scale, float(x.double().mean()), rtol=1e-6, atol=0)
+    x = torch.full((1_000_000,), 1e-4)
+    x[5] = 1.0
+    norm = QSGD(8, bucket=1_000_000).encode(x)[-4:].clone().view(torch.float32)
+    torch.testing.assert_close(float(norm), float(x.double().norm()), rtol=1e-6, atol=0)
+
+
 def test_ternary_is_unbiased_with_the_formulas_variance() -> None:
     x = normal(200)
     most = float(x.abs().max())

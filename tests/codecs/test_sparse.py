@@ -40,10 +40,19 @@ def test_topk_keeps_the_set_that_torch_keeps(count: int) -> None:
     torch.testing.assert_close(decoded[decoded != 0].abs().sort(descending=True).values, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    "x", [torch.ones(100_000), torch.arange(100_000.0), torch.zeros(1000)], ids=["ties", "sorted", "0"]
-)
-def test_topk_on_hard_inputs(x: torch.Tensor) -> None:
+HARD = {
+    "ties": torch.ones(100_000),
+    "sorted": torch.arange(100_000.0),
+    "zeros": torch.zeros(1000),
+    "narrow": 1 + 0.05 * normal(200_000).abs(),
+    "few values": normal(200_000).round(),
+    "subnormal": normal(100_000) * 1e-42,
+}
+
+
+@pytest.mark.parametrize("kind", HARD)
+def test_topk_on_hard_inputs(kind: str) -> None:
+    x = HARD[kind]
     data = TopK(0.01).encode(x)
     with twins_only():
         assert torch.equal(TopK(0.01).encode(x), data)

@@ -67,7 +67,8 @@ class CodecBench:
     isa: str
 
     def to_json(self) -> dict[str, Any]:
-        return {"case": "codec", "hosts": 1, "rate": None, **asdict(self)}
+        """Rates are gigabytes a second, as everywhere in this file; there is no link, so no rate of one."""
+        return {"case": "codec", "hosts": 1, "rate": None, "torch": torch.__version__, **asdict(self)}
 
 
 @dataclass
@@ -83,6 +84,11 @@ class _Times:
 
     def median(self, what: str) -> float:
         return statistics.median(self.seconds[what])
+
+
+def memory_bytes(num_rows: int, num_columns: int) -> int:
+    """About what `run` needs at its peak: x, its buffers, and the twins' temporaries."""
+    return 14 * 4 * num_rows * num_columns
 
 
 def codecs_for(num_rows: int) -> list[Codec]:

@@ -4,6 +4,7 @@ Every check of what a caller hands over is here; a codec itself sees clean float
 """
 
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -56,7 +57,7 @@ class Codec(ABC):
         if out is None:
             out = kernels.empty(size, torch.uint8, x.device)
         else:
-            _check_buffer(f"{self}.encode: out", out, (size,), torch.uint8, x.device)
+            _check_buffer(f"{self}.encode: out", out, (size,), torch.uint8, x.device, apart_from=x)
         if not self._encode(x, seed, out):
             raise ValueError(self._complaint(x))
         return out
@@ -70,15 +71,17 @@ class Codec(ABC):
             if not self.fills_out:
                 out.zero_()
         else:
-            _check_buffer(f"{self}.decode: out", out, shape, torch.float32, data.device)
+            _check_buffer(f"{self}.decode: out", out, shape, torch.float32, data.device, apart_from=data)
         if not self._decode(data, seed, out):
             raise ValueError(f"{self}.decode: these {data.numel()} bytes were not made by {self} for shape {shape}")
         return out
 
     def _as_float32(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{self}.encode: x is a {type(x).__name__}; give a tensor, for example torch.as_tensor(x)")
         if x.dtype not in FLOAT_DTYPES:
             raise ValueError(f"{self}.encode: x is {x.dtype}; give float32, float16 or bfloat16, for example x.float()")
-        return x.detach().to(torch.float32)
+        return x.detach().resolve_neg().to(torch.float32)
 
     def _complaint(self, x: Tensor) -> str:
         rows = as_rows(x)
@@ -89,13 +92,14 @@ class Codec(ABC):
                 f"{self}.encode: row {row} of shape {tuple(x.shape)} is not finite "
                 f"({rows[row, column].item()} at column {column}); look for a diverging loss or bad input before it"
             )
-        row = int(torch.nonzero(self._refused(rows))[0])
-        largest = rows[row].abs().amax().item()
+        magnitudes = torch.where(self._refused(rows), rows.abs().amax(dim=1), -1.0)
+        row = int(magnitudes.argmax())
+        largest = magnitudes[row].item()
         return f"{self}.encode: row {row} of shape {tuple(x.shape)}, with values up to {largest:.5g}, {self._limit()}"
 
 
 def check_shape(shape: Shape) -> tuple[int, ...]:
-    checked = tuple(int(size) for size in shape)
+    checked = tuple(operator.index(size) for size in shape)
     if any(size < 0 for size in checked):
         raise ValueError(f"shape {checked} has a negative size; give sizes of 0 or more")
     return checked
@@ -116,16 +120,30 @@ def as_rows(x: Tensor) -> Tensor:
 
 
 def _check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**63:
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise ValueError(
-            f"seed is {seed}; give 0 <= seed < 2**63, for example from thinwire.codecs.seed_from(run, epoch)"
+            f"seed is {seed!r}; give a whole number, 0 <= seed < 2**63, "
+            "for example from thinwire.codecs.seed_from(run, epoch)"
         )
 
 
-def _check_buffer(what: str, buffer: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+def _check_buffer(
+    what: str,
+    buffer: Tensor,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    apart_from: Tensor | None = None,
+) -> None:
     if buffer.dtype != dtype or tuple(buffer.shape) != shape or buffer.device != device or not buffer.is_contiguous():
         layout = "contiguous" if buffer.is_contiguous() else "not contiguous"
         raise ValueError(
             f"{what}: given {buffer.dtype} of shape {tuple(buffer.shape)} on {buffer.device}, {layout}; "
             f"expected contiguous {dtype} of shape {shape} on {device}"
         )
+    if apart_from is not None and _overlap(buffer, apart_from):
+        raise ValueError(f"{what} shares memory with what is being read; give a buffer of its own")
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    return a.data_ptr() < b.data_ptr() + b.nbytes and b.data_ptr() < a.data_ptr() + a.nbytes

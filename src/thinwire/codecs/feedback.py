@@ -11,8 +11,9 @@ from thinwire.codecs.base import Codec, Shape
 class ErrorFeedback(Codec):
     """A codec with memory, the only one: `p = x + m[name]`, send `p`, keep `m[name] = p - decoded`.
 
-    So for each name the sum of what was sent plus what is remembered equals the sum of what came in. Memory is float32
-    on x's device, keyed by name (a parameter's, say), saved by `state_dict` and restored by `load_state_dict`.
+    Give each tensor a name of its own, a parameter's say: tensors of one name share one memory. For each name the sum
+    of what was sent plus what is remembered equals the sum of what came in. Memory is float32 on x's device, saved by
+    `state_dict` and restored by `load_state_dict`. It stays bounded only around a contraction: docs/codecs.md.
     Wire, size and decoding are the wrapped codec's.
     """
 
@@ -39,7 +40,7 @@ class ErrorFeedback(Codec):
                     f"{self}.encode: name {name!r} remembers shape {tuple(remembered.shape)}, x has {tuple(x.shape)}; "
                     "give each tensor a name of its own"
                 )
-            wanted = wanted + remembered
+            wanted = wanted + remembered.to(wanted.device)
         data = self.codec.encode(wanted, seed=seed, out=out)
         self._memory[name] = wanted - self.codec.decode(data, wanted.shape, seed=seed)
         return data

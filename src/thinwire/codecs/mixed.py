@@ -22,7 +22,10 @@ class Mixed(Codec):
     fills_out = False
 
     def __init__(self, bits: Sequence[int] | Tensor) -> None:
-        chosen = torch.as_tensor(bits, dtype=torch.int64).cpu()
+        chosen = torch.as_tensor(bits).cpu()
+        if chosen.is_floating_point() and chosen.numel():
+            raise ValueError(f"Mixed(bits): given {chosen.dtype}; give whole numbers, one of {WIDTHS} for each row")
+        chosen = chosen.to(torch.int64)
         wrong = torch.nonzero(~torch.isin(chosen, torch.tensor(WIDTHS))).flatten()
         if chosen.ndim != 1 or wrong.numel():
             given = (

@@ -1,10 +1,13 @@
 """Levels of a bucket's norm with random rounding (QSGD, arXiv 1610.02132)."""
 
+import operator
+
+import torch
 from torch import Tensor
 
 from thinwire.codecs.base import Codec, Shape, num_values
 from thinwire.codecs.kernels import kernels_for
-from thinwire.codecs.twins.flat import SCALE_BYTES
+from thinwire.codecs.twins.flat import SCALE_BYTES, bucket_norm
 from thinwire.codecs.twins.pack import packed_bytes
 
 WIDTHS = (2, 4, 8)
@@ -18,13 +21,14 @@ class QSGD(Codec):
     """
 
     def __init__(self, bits: int = 8, bucket: int = 512) -> None:
+        bucket = operator.index(bucket)
         if bits not in WIDTHS:
             raise ValueError(
                 f"QSGD(bits={bits}): a sign and at least one level must fill whole bytes, so bits is 2, 4 or 8"
             )
         if bucket < 1:
             raise ValueError(f"QSGD(bucket={bucket}): a bucket holds at least one value; the paper takes 512")
-        self.bits = bits
+        self.bits = int(bits)
         self.bucket = bucket
 
     def __repr__(self) -> str:
@@ -41,3 +45,11 @@ class QSGD(Codec):
     def _decode(self, data: Tensor, seed: int, out: Tensor) -> bool:
         kernels_for(data).decode_qsgd(data, self.bits, self.bucket, out.view(-1))
         return True
+
+    def _refused(self, x_ND: Tensor) -> Tensor:
+        buckets = torch.split(x_ND.flatten(), self.bucket)
+        refused = [torch.isinf(bucket_norm(bucket[None])).expand(1, len(bucket)) for bucket in buckets]
+        return torch.cat(refused, dim=1).view(x_ND.shape).any(dim=1)
+
+    def _limit(self) -> str:
+        return "has a norm beyond float32; scale it down"

@@ -16,6 +16,8 @@ class Sign(Codec):
     Wire: ceil(n / 8) + 4 bytes. Biased, but never further from p than zero is: wrap it in ErrorFeedback.
     """
 
+    bits = 1
+
     def __repr__(self) -> str:
         return "Sign()"
 
@@ -35,6 +37,8 @@ class Ternary(Codec):
 
     Wire: ceil(n / 4) + 4 bytes. Unbiased; variance :math:`|p_i| (s - |p_i|)` a value; error at most s.
     """
+
+    bits = 2
 
     def __repr__(self) -> str:
         return "Ternary()"

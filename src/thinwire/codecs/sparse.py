@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch import Tensor
 
 from thinwire.codecs.base import Codec, Shape, num_values
@@ -52,19 +53,27 @@ class RandomK(Codec):
         return VALUE_BYTES * num_kept(shape, self.ratio)
 
     def _encode(self, x: Tensor, seed: int, out: Tensor) -> bool:
-        k = num_kept(x.shape, self.ratio)
-        gain = x.numel() / k if self.unbiased and k else 1.0
-        return kernels_for(x).encode_randomk(x.view(-1), k, gain, seed, out)
+        return kernels_for(x).encode_randomk(x.view(-1), num_kept(x.shape, self.ratio), self._gain(x), seed, out)
 
     def _decode(self, data: Tensor, seed: int, out: Tensor) -> bool:
         kernels_for(data).decode_randomk(data, num_kept(out.shape, self.ratio), seed, out.view(-1))
         return True
 
+    def _refused(self, x_ND: Tensor) -> Tensor:
+        return ~torch.isfinite(x_ND * self._gain(x_ND)).all(dim=1)
+
+    def _limit(self) -> str:
+        return "is beyond float32 once scaled by n / k; scale it down"
+
+    def _gain(self, x: Tensor) -> float:
+        return x.numel() / num_kept(x.shape, self.ratio) if self.unbiased and x.numel() else 1.0
+
 
 def num_kept(shape: Shape, ratio: float) -> int:
     """At least one value, so that no tensor starves; none of an empty one."""
+    count = num_values(shape)
     # The product may land just above a whole number (0.07 * 100 = 7.000000000000001): that is not one more value.
-    return math.ceil(round(num_values(shape) * ratio, 6))
+    return max(min(count, 1), math.ceil(round(count * ratio, 6)))
 
 
 def _check_ratio(name: str, ratio: float) -> None:

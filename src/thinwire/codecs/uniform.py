@@ -22,7 +22,7 @@ class Uniform(Codec):
     def __init__(self, bits: int) -> None:
         if bits not in WIDTHS:
             raise ValueError(f"Uniform(bits={bits}): a byte must hold whole codes, so bits is 1, 2, 4 or 8")
-        self.bits = bits
+        self.bits = int(bits)
 
     def __repr__(self) -> str:
         return f"Uniform({self.bits})"

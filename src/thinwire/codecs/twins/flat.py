@@ -46,7 +46,7 @@ def encode_qsgd(x: Tensor, bits: int, bucket: int, seed: int, out: Tensor) -> bo
         norm = bucket_norm(x_BK)
         if not bool(torch.isfinite(norm).all()):
             return False
-        t = x_BK.abs() * (top / norm.clamp(min=LEAST_NORM))
+        t = x_BK.abs() * (top / _at_least(norm))
         levels = t.to(torch.int32)
         rows = torch.arange(first, first + x_BK.shape[0], device=x.device)
         levels += uniform(seed, rows, x_BK.shape[1]) < t - levels
@@ -61,35 +61,44 @@ def decode_qsgd(data: Tensor, bits: int, bucket: int, out: Tensor) -> None:
         rows = data[begin:end].view(out_BK.shape[0], -1)
         norm = from_bytes(rows[:, -SCALE_BYTES:], torch.float32)
         codes = unpack(rows[:, :-SCALE_BYTES], bits, out_BK.shape[1])
-        values = (codes & top).to(torch.float32) * (norm.clamp(min=LEAST_NORM) / top)
+        values = (codes & top).to(torch.float32) * (_at_least(norm) / top)
         out_BK.copy_(torch.where(codes > top, -values, values))
 
 
 def mean_magnitude(x: Tensor) -> Tensor:
-    """Mean of |x| as float32, the same for any order of adding."""
+    """Mean of |x| as float32, the same for any order of adding inside a run; not finite where a value is not."""
     if not x.numel():
         return x.new_zeros(())
-    largest = x.abs().amax()
-    _, exponent = torch.frexp(largest)
-    shift = WHOLE_BITS - (x.numel() - 1).bit_length() - exponent
-    total = _times_power_of_two(x.abs().double(), shift).round().sum()
-    return (_times_power_of_two(total, -shift) / x.numel()).to(torch.float32) + largest * 0  # NaN stays NaN
+    total = torch.zeros((), dtype=torch.float64, device=x.device)
+    for run in torch.split(x, RUN):
+        total = total + _whole_sum(run[None], 1)[0, 0]
+    return (total / x.numel()).to(torch.float32)
 
 
 def bucket_norm(x_BK: Tensor) -> Tensor:
-    """L2 norm of each bucket, float32 [B, 1], the same for any order of adding; not finite where a value is not."""
+    """L2 norm of each bucket, float32 [B, 1], likewise."""
+    total = torch.zeros(x_BK.shape[0], 1, dtype=torch.float64, device=x_BK.device)
+    for run in torch.split(x_BK, RUN, dim=1):
+        total = total + _whole_sum(run, 2)
+    return total.sqrt().to(torch.float32)
+
+
+def _whole_sum(x_BK: Tensor, power: int) -> Tensor:
+    """Sum of |x|^power of each row, float64 [B, 1]: whole numbers below 2^WHOLE_BITS, so that no order can show."""
     largest = x_BK.abs().amax(dim=1, keepdim=True)
     _, exponent = torch.frexp(largest)
-    room = WHOLE_BITS - (x_BK.shape[1] - 1).bit_length()
-    squares = _times_power_of_two(x_BK.double().square(), room - 2 * exponent)
-    total = squares.round().sum(dim=1, keepdim=True)
-    root = _times_power_of_two(total, torch.full_like(exponent, -room)).sqrt()
-    return _times_power_of_two(root, exponent).to(torch.float32) + largest * 0
+    shift = WHOLE_BITS - (x_BK.shape[1] - 1).bit_length() - power * exponent
+    whole = _times_power_of_two(x_BK.double().abs() ** power, shift).round()
+    return _times_power_of_two(whole.sum(dim=1, keepdim=True), -shift) + largest * 0  # NaN stays NaN
 
 
 def _times_power_of_two(x: Tensor, exponent: Tensor) -> Tensor:
     # The power is built from its bits: torch.ldexp goes through float32, and torch.pow may be an ulp off.
     return x * ((exponent.to(torch.int64) + 1023) << 52).view(torch.float64)
+
+
+def _at_least(norm: Tensor) -> Tensor:
+    return torch.where(norm > LEAST_NORM, norm, LEAST_NORM)
 
 
 def _uniform_run(seed: int, x: Tensor) -> Tensor:

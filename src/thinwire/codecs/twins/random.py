@@ -7,15 +7,17 @@ The mixing function, arithmetic modulo 2^64 in the first two lines and modulo 2^
     x = column + low
     x = (x ^ x >> 16) * 0x7feb352d + high                         multipliers: Wellons' "lowbias32"
     x = (x ^ x >> 15) * 0x846ca68b
-    u = (x >> 8) / 2^24                                           24 bits, uniform on [0, 1)
+    u = ((x >> 1) + 1/2) / 2^31, below 1                          31 bits, in float32
 
-Two key words enter at different depths, so two rows share a stream only if all 64 bits of their keys agree.
+Two key words enter at different depths, so two rows share a stream only if all 64 bits of their keys agree. A float32
+is finest near zero, so [u < f] has probability f to within 2^-32, or 2^-24 f where that is more: small fractions too
+are rounded up as often as they should be.
 """
 
 import torch
 from torch import Tensor
 
-UNIT = 2.0**-24
+BELOW_ONE = 1 - 2.0**-24
 
 
 def splitmix64(z: Tensor) -> Tensor:
@@ -44,8 +46,12 @@ def uniform(seed: int, rows: Tensor, num_columns: int) -> Tensor:
     """u for each (row, column), float32 [len(rows), num_columns]."""
     low, high = row_keys(seed, rows)
     columns = torch.arange(num_columns, dtype=torch.int32, device=rows.device)
-    x = mix(low[:, None], high[:, None], columns)
-    return ((x >> 8) & 0xFFFFFF).to(torch.float32) * UNIT
+    return to_unit(mix(low[:, None], high[:, None], columns))
+
+
+def to_unit(x: Tensor) -> Tensor:
+    """An int32 hash to float32 in (0, 1)."""
+    return (((x >> 1) & 0x7FFFFFFF).to(torch.float32) * 2.0**-31 + 2.0**-32).clamp_(max=BELOW_ONE)
 
 
 def _signed(value: int, bits: int = 64) -> int:
