@@ -16,6 +16,7 @@ from rich.table import Table
 
 from thinwire import __version__, artifacts
 from thinwire.bench import codec as codec_bench
+from thinwire.launch import lab
 
 ABOUT = "Distributed training that waits less for the network. Each subcommand has its --help; --version says which."
 CASES = ("codec",)
@@ -30,10 +31,14 @@ class Bench:
     thinwire bench codec --threads 2      the same on two threads
 
     thinwire bench codec --json out.json  the rows, with their spread, for a program
+
+    thinwire bench --clean                remove emulated hosts that a crash left
     """
 
-    case: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="CASE")]]
+    case: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="CASE")]] = ""
     """What to measure: codec."""
+    clean: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Remove network namespaces of labs whose process is dead; measure nothing."""
     rows: int = 100_000
     """Rows of the tensor."""
     columns: int = 256
@@ -48,6 +53,10 @@ class Bench:
     """Write the result to this file too."""
 
     def check(self) -> None:
+        if self.clean:
+            return
+        if not self.case:
+            raise ValueError(f"which case? Known: {', '.join(CASES)}; for example `thinwire bench codec`")
         if self.case not in CASES:
             raise ValueError(f"there is no case {self.case!r}; known: {', '.join(CASES)}")
         for name in ("rows", "columns", "threads", "repeats"):
@@ -66,6 +75,9 @@ class Bench:
             artifacts.check_writable(self.json)
 
     def run(self, console: Console) -> None:
+        if self.clean:
+            console.print(f"removed {len(lab.sweep())} namespaces of dead labs", highlight=False)
+            return
         with Progress(
             TextColumn("{task.description}"),
             BarColumn(),

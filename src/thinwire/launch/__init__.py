@@ -1,0 +1,8 @@
+"""Start ranks and join them: local processes, emulated hosts, torchrun. Knows no models and sends nothing itself."""
+
+from thinwire.launch.lab import Lab, LabUnavailable
+from thinwire.launch.local import run
+from thinwire.launch.ranks import RankFailed
+from thinwire.launch.seat import Member, Seat
+
+__all__ = ["Lab", "LabUnavailable", "Member", "RankFailed", "Seat", "run"]

@@ -1,0 +1,234 @@
+"""Hosts emulated on one Linux machine: a network namespace each, joined by veth and a bridge, at known rates.
+
+Real TCP and real gloo; nothing of it is visible outside the namespaces, the bridge and the store included. Names carry
+the owner's process id and start time, so that labs live side by side and a crashed one is known by its dead owner.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from thinwire.launch.namespaces import FOLDER, enter_namespace
+from thinwire.launch.ranks import run_ranks
+from thinwire.launch.seat import Seat
+from thinwire.launch.store import serve_store
+
+T = TypeVar("T")
+
+UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+NAME = re.compile(r"tw(?P<pid>\d+)x(?P<started>\d+)n\d+(?:sw|h\d+)")
+SWITCH_ADDRESS = "10.77.0.254"
+MOST_HOSTS = 250
+# Queues never drop: what a host may have under way in TCP fits. A loss would add time-outs that no rate explains.
+QUEUE_BYTES = 16 << 20
+# A bucket of 2.5 ms holds the rate within a few per cent (timers wake late) and lets only small messages pass unshaped.
+BURST_S = 0.0025
+LEAST_BURST_BYTES = 16 << 10
+
+_labs = count()
+
+
+class LabUnavailable(RuntimeError):
+    """This machine can't emulate hosts. The message says what is missing and what to do."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """A host's own interface, by the kernel's counters: payload, headers, acknowledgements and all."""
+
+    sent_bytes: int
+    received_bytes: int
+
+
+def parse_rate(rate: str) -> int:
+    """'100mbit' -> bits per second."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(bit|kbit|mbit|gbit)", rate.strip().lower())
+    if match is None or float(match[1]) <= 0:
+        raise ValueError(f"rate {rate!r}: give a number and bit, kbit, mbit or gbit, for example 100mbit")
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def missing() -> str | None:
+    """Why no lab can run here; None where one can."""
+    if not Path("/proc/self/ns/net").exists():
+        return "emulated hosts need Linux with network namespaces; use local workers instead (--workers)"
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            return f"emulated hosts need iproute2, and there is no `{tool}`; install it (apt-get install iproute2)"
+    if os.geteuid() != 0:
+        return "emulated hosts need root, to make network namespaces; run as root, or use local workers (--workers)"
+    return None
+
+
+class Lab:
+    """`hosts` emulated hosts while inside the `with` block, all at `rate`, or each at its own of `rates`."""
+
+    def __init__(self, hosts: int, *, rate: str = "1gbit", rates: Sequence[str] | None = None) -> None:
+        if not 1 <= hosts <= MOST_HOSTS:
+            raise ValueError(f"hosts is {hosts}; give 1 to {MOST_HOSTS}")
+        self.rates = list(rates) if rates is not None else [rate] * hosts
+        if len(self.rates) != hosts:
+            raise ValueError(f"{len(self.rates)} rates for {hosts} hosts; give one for each host, or one for all")
+        for each in self.rates:
+            parse_rate(each)
+        self.hosts = hosts
+        prefix = f"tw{os.getpid()}x{_started(os.getpid())}n{next(_labs)}"
+        self.switch = f"{prefix}sw"
+        self.namespaces = [f"{prefix}h{host}" for host in range(hosts)]
+
+    def __enter__(self) -> "Lab":
+        problem = missing()
+        if problem is not None:
+            raise LabUnavailable(problem)
+        sweep()
+        try:
+            self._build()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._remove()
+
+    def run(self, work: Callable[..., Any], *arguments: Any, ranks_per_host: int = 1) -> list[Any]:
+        """`work(member, *arguments)` on every rank; rank r lives on host r // ranks_per_host."""
+        world_size = self.hosts * ranks_per_host
+        threads = max(1, (os.cpu_count() or 1) // world_size)
+        store, port = self._serve_store()
+        seats = [
+            Seat(
+                rank=rank,
+                world_size=world_size,
+                local_rank=rank % ranks_per_host,
+                store_address=SWITCH_ADDRESS,
+                store_port=port,
+                threads=threads,
+                interface="eth0",
+                namespace=self.namespaces[rank // ranks_per_host],
+            )
+            for rank in range(world_size)
+        ]
+        try:
+            return run_ranks(work, arguments, seats)
+        finally:
+            del store  # stops serving
+
+    def traffic(self, host: int) -> Traffic:
+        shown = _command("ip", "-n", self.namespaces[host], "-s", "-j", "link", "show", "eth0")
+        counters = json.loads(shown)[0]["stats64"]
+        return Traffic(sent_bytes=counters["tx"]["bytes"], received_bytes=counters["rx"]["bytes"])
+
+    def set_link(self, host: int, *, up: bool) -> None:
+        """Pull a host's plug, or put it back."""
+        _command("ip", "-n", self.switch, "link", "set", f"h{host}", "up" if up else "down")
+
+    def _build(self) -> None:
+        _batch("ip", None, [f"netns add {name}" for name in (self.switch, *self.namespaces)])
+        switch = [
+            "link set lo up",
+            "link add br0 type bridge",
+            f"addr add {SWITCH_ADDRESS}/24 dev br0",
+            "link set br0 up",
+        ]
+        for host, namespace in enumerate(self.namespaces):
+            switch.append(f"link add h{host} type veth peer name eth0 netns {namespace}")
+            switch.append(f"link set h{host} master br0 up")
+        _batch("ip", self.switch, switch)
+        shaped = [_shape(f"h{host}", rate) for host, rate in enumerate(self.rates)]
+        _batch("tc", self.switch, shaped)  # into the hosts
+        for host, namespace in enumerate(self.namespaces):
+            own = ["link set lo up", f"addr add {_address(host)}/24 dev eth0", "link set eth0 up"]
+            _batch("ip", namespace, own)
+            _batch("tc", namespace, [_shape("eth0", self.rates[host])])  # out of them
+            _inside(namespace, _plain_tcp)
+
+    def _remove(self) -> None:
+        for name in (*self.namespaces, self.switch):
+            _delete(name)
+
+    def _serve_store(self) -> tuple[dist.TCPStore, int]:
+        return _inside(self.switch, lambda: serve_store(SWITCH_ADDRESS))
+
+
+def sweep() -> list[str]:
+    """Remove what labs of dead processes left behind; the names removed."""
+    left = []
+    folder = Path(FOLDER)
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+        match = NAME.fullmatch(entry.name)
+        if match is not None and _started(int(match["pid"])) != int(match["started"]):
+            _delete(entry.name)
+            left.append(entry.name)
+    return left
+
+
+def _started(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 where there is none. (Process ids come round again.)"""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def _address(host: int) -> str:
+    return f"10.77.0.{host + 1}"
+
+
+def _shape(device: str, rate: str) -> str:
+    bits = parse_rate(rate)
+    burst = max(LEAST_BURST_BYTES, int(bits / 8 * BURST_S))
+    return f"qdisc add dev {device} root tbf rate {bits}bit burst {burst} limit {QUEUE_BYTES}"
+
+
+def _plain_tcp() -> None:
+    """The same congestion control on every machine, and none of it forgotten between two messages."""
+    settings = Path("/proc/sys/net/ipv4")
+    (settings / "tcp_congestion_control").write_text("reno")
+    (settings / "tcp_slow_start_after_idle").write_text("0")
+
+
+def _inside(namespace: str, work: Callable[[], T]) -> T:
+    """Do something inside a namespace, on a thread that ends with it: ours stays where it is."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            enter_namespace(namespace)
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def _delete(name: str) -> None:
+    subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+def _batch(tool: str, namespace: str | None, lines: Sequence[str]) -> None:
+    inside = ["-n", namespace] if namespace else []
+    _command(tool, *inside, "-batch", "-", given="\n".join(lines) + "\n")
+
+
+def _command(*words: str, given: str | None = None) -> str:
+    done = subprocess.run(words, input=given, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise LabUnavailable(f"`{' '.join(words)}` failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout

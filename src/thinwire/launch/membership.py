@@ -1,0 +1,60 @@
+"""Take a seat: join the process group, and leave it again."""
+
+import atexit
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from thinwire.launch.seat import Member, Seat
+
+# How long ranks wait for each other to appear.
+JOIN_LIMIT_S = 60.0
+# gloo's own limit on an operation. The door has a shorter one of its own; this only ends what nobody waits for.
+OPERATION_LIMIT_S = 600.0
+
+
+@contextmanager
+def joined(seat: Seat, *, hosts_store: bool = False) -> Iterator[Member]:
+    """A member of the run while inside. `hosts_store` where no launcher does, as torchrun's agent may not."""
+    if seat.threads is not None:
+        torch.set_num_threads(seat.threads)
+    if seat.interface is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", seat.local_rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    store = dist.TCPStore(
+        seat.store_address,
+        seat.store_port,
+        world_size=None,
+        is_master=hosts_store,
+        timeout=timedelta(seconds=JOIN_LIMIT_S),
+        wait_for_workers=False,
+    )
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if cuda else "gloo",
+        store=dist.PrefixStore("thinwire", store),
+        rank=seat.rank,
+        world_size=seat.world_size,
+        timeout=timedelta(seconds=OPERATION_LIMIT_S),
+    )
+    try:
+        yield Member(seat, store, device)
+    except BaseException:
+        # An operation may still hang on a lost rank, and taking the group down would wait for it: leave at once when
+        # the interpreter ends, after whoever reports the error has done so.
+        atexit.register(_leave_now)
+        raise
+    dist.destroy_process_group()
+
+
+def _leave_now() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

@@ -1,0 +1,157 @@
+"""Ranks as processes: started together, ended together, whatever happens to one of them or to us.
+
+torch.multiprocessing starts them and brings the first failure's traceback; added here are results, signals, and that no
+rank outlives its launcher.
+"""
+
+import ctypes
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import Any, Protocol
+
+import torch.multiprocessing as torch_mp
+
+from thinwire.launch.membership import joined
+from thinwire.launch.namespaces import enter_namespace
+from thinwire.launch.seat import Seat
+
+# What the others are given to end by themselves once a rank has failed; then they are told to.
+GRACE_S = 8.0
+# What they are given after that; then they are killed.
+END_S = 3.0
+PR_SET_PDEATHSIG = 1
+
+
+class RankFailed(RuntimeError):
+    """A rank did not end well. The message is that rank's traceback, or how the process died."""
+
+    def __init__(self, rank: int, world_size: int, how: str) -> None:
+        super().__init__(f"rank {rank} of {world_size} failed: {how}")
+        self.rank = rank
+        self.how = how
+
+
+class _Context(Protocol):
+    processes: list[Any]
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool: ...
+
+
+def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], seats: Sequence[Seat]) -> list[Any]:
+    """`work(member, *arguments)` in a process per seat; what they return, in the order of ranks.
+
+    `work` must be importable: processes are spawned. The first failure ends all ranks and is raised as RankFailed.
+    """
+    pipes = [torch_mp.Pipe(duplex=False) for _ in seats]
+    results: dict[int, Any] = {}
+    with _quiet_torch(), _sigterm_as_exit():
+        context: _Context = torch_mp.start_processes(
+            _rank_main,
+            args=(os.getpid(), work, tuple(arguments), tuple(seats), tuple(sender for _, sender in pipes)),
+            nprocs=len(seats),
+            join=False,
+            start_method="spawn",
+        )
+        try:
+            for _, sender in pipes:
+                sender.close()
+            while not context.join(timeout=0.05, grace_period=GRACE_S):
+                _collect(pipes, results)
+            _collect(pipes, results)
+        except torch_mp.ProcessRaisedException as error:
+            raise RankFailed(error.error_index, len(seats), _traceback_only(error.msg)) from None
+        except torch_mp.ProcessExitedException as error:
+            how = error.signal_name or f"exit code {error.exit_code}"
+            raise RankFailed(error.error_index, len(seats), f"its process ended by {how}") from None
+        finally:
+            _end(context)
+    return [results[rank] for rank in range(len(seats))]
+
+
+def _rank_main(
+    index: int,
+    launcher: int,
+    work: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    seats: tuple[Seat, ...],
+    senders: tuple[Connection, ...],
+) -> None:
+    _die_with(launcher)
+    # Ctrl-C reaches every process of the terminal; the launcher alone answers it, with SIGTERM to us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other, sender in enumerate(senders):
+        if other != index:
+            sender.close()
+    seat = seats[index]
+    if seat.namespace is not None:
+        enter_namespace(seat.namespace)
+    with joined(seat) as member:
+        result = work(member, *arguments)
+    senders[index].send(result)
+
+
+def _die_with(launcher: int) -> None:
+    """Have the kernel kill us when the launcher dies, however. (torch asks for SIGINT, which gloo sleeps through.)"""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "prctl"):
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != launcher:  # it died before we asked
+        os._exit(1)
+
+
+def _collect(pipes: Sequence[tuple[Connection, Connection]], results: dict[int, Any]) -> None:
+    for rank, (receiver, _) in enumerate(pipes):
+        if rank not in results and receiver.poll():
+            with suppress(EOFError):  # the rank ended without a result; join says why
+                results[rank] = receiver.recv()
+
+
+def _end(context: _Context) -> None:
+    for process in context.processes:
+        if process.is_alive():
+            process.terminate()
+    for process in context.processes:
+        process.join(END_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _traceback_only(message: str) -> str:
+    return message.split("terminated with the following error:\n", 1)[-1].strip()
+
+
+@contextmanager
+def _quiet_torch() -> Iterator[None]:
+    """torch logs each process that it ends; our error says it once."""
+    logger = logging.getLogger("torch.multiprocessing.spawn")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextmanager
+def _sigterm_as_exit() -> Iterator[None]:
+    """SIGTERM unwinds the launcher like Ctrl-C does, so that it ends its ranks."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,60 @@
+"""Where one rank sits: its number, its host, and how it finds the others."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+TORCHRUN_WORDS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One rank's place in a run, known before the rank exists."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    store_address: str
+    store_port: int
+    threads: int | None = None  # None leaves torch's own choice
+    interface: str | None = None  # gloo listens on this one only; None leaves gloo's own choice
+    namespace: str | None = None  # the emulated host that the rank lives in
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a rank's function is given: its seat, the store that all ranks share, and the device to compute on."""
+
+    seat: Seat
+    store: dist.Store
+    device: torch.device
+
+    @property
+    def rank(self) -> int:
+        return self.seat.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.seat.world_size
+
+
+def seat_from_torchrun(environment: Mapping[str, str] = os.environ) -> Seat | None:
+    """The seat that torchrun, or whatever speaks its words, gave this process; None where nobody did."""
+    if "RANK" not in environment:
+        return None
+    missing = [word for word in TORCHRUN_WORDS if word not in environment]
+    if missing:
+        raise ValueError(
+            f"the environment has RANK but not {', '.join(missing)}; start with torchrun, which sets them all, "
+            "or unset RANK to let thinwire start its own ranks"
+        )
+    return Seat(
+        rank=int(environment["RANK"]),
+        world_size=int(environment["WORLD_SIZE"]),
+        local_rank=int(environment["LOCAL_RANK"]),
+        store_address=environment["MASTER_ADDR"],
+        store_port=int(environment["MASTER_PORT"]),
+    )
