@@ -34,6 +34,20 @@ def test_bench_codec_prints_a_table_and_writes_rows(tmp_path: Path) -> None:
     assert {row["bits"] for row in result["rows"] if row["codec"].startswith("Uniform")} == {1, 2, 4, 8}
 
 
+def test_profile_of_local_ranks(tmp_path: Path) -> None:
+    target = tmp_path / "profile.json"
+    done = thinwire("profile", "--workers", "2", "--check", "--out", str(target))
+    assert done.returncode == 0, done.stderr
+    assert "Predicted beside measured" in done.stdout
+    profile = json.loads(target.read_text())
+    assert {(row["src"], row["dst"]) for row in profile["links"]} == {(0, 1), (1, 0)}
+    assert all(row["bytes_per_s"] > 1e6 and 0 < row["latency_s"] < 1 for row in profile["links"])
+    assert set(profile["collectives"]) == {"all_to_all", "all_gather", "all_reduce", "broadcast"}
+    assert len(profile["check"]) == 20
+    assert all({"collective", "bytes", "predicted_s", "measured_s"} <= row.keys() for row in profile["check"])
+    assert profile["codecs"]["Uniform(1)"]["encode_gbps"] > 0
+
+
 def test_mistakes_are_one_line_and_exit_2(tmp_path: Path) -> None:
     for arguments, said in [
         (("bench", "codecs"), "there is no case 'codecs'; known: codec"),

@@ -1,7 +1,6 @@
-"""The `thinwire` command: one dataclass of options a subcommand. The only place that prints."""
+"""The `thinwire` command: one dataclass of options a subcommand. The only place that prints; tables.py says how."""
 
 import os
-import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,17 +8,17 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
-from thinwire import __version__, artifacts
+from thinwire import __version__, artifacts, launch, tables
 from thinwire.bench import codec as codec_bench
-from thinwire.launch import lab
+from thinwire.bench import links as links_bench
+from thinwire.launch import Lab, lab
 
 ABOUT = "Distributed training that waits less for the network. Each subcommand has its --help; --version says which."
 CASES = ("codec",)
+CHECK_DRAWS = 20
 
 
 @dataclass
@@ -52,7 +51,7 @@ class Bench:
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result to this file too."""
 
-    def check(self) -> None:
+    def verify(self) -> None:
         if self.clean:
             return
         if not self.case:
@@ -96,54 +95,75 @@ class Bench:
                 seed=self.seed,
                 on_progress=lambda share, what: progress.update(bar, completed=share, description=what),
             )
-        console.print(_codec_table(result))
-        console.print(_topk_line(result), highlight=False)
+        console.print(tables.codecs(result))
+        console.print(tables.topk_line(result), highlight=False)
         if self.json is not None:
             artifacts.write_json(self.json, {**artifacts.stamp(seed=self.seed, world_size=1), **result.to_json()})
             console.print(f"written: {self.json}", highlight=False)
+
+
+@dataclass
+class Profile:
+    """Measure the wires and the codecs here: profile.json, which every plan starts from.
+
+    thinwire profile                              two ranks on this machine
+
+    thinwire profile --hosts 4 --rate 100mbit     four emulated hosts (root, iproute2)
+
+    thinwire profile --hosts 4 --rate 1gbit --check  and how far predictions are off
+    """
+
+    workers: int = 2
+    """Ranks on this machine."""
+    hosts: int = 0
+    """Emulated hosts instead, one rank each."""
+    rate: Annotated[str, tyro.conf.arg(metavar="RATE")] = "1gbit"
+    """Rate of each emulated host's link, both ways."""
+    check: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Predict 20 random payloads and collectives, then measure them."""
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("profile.json")
+    """Where to write the profile."""
+    seed: int = 0
+    """Seed of the payloads to check."""
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the result to this file too."""
+
+    def verify(self) -> None:
+        for path in (self.out, *([self.json] if self.json else [])):
+            artifacts.check_writable(path)
+        if self.workers < 1:
+            raise ValueError(f"--workers is {self.workers}; give 1 or more")
+        if self.hosts and (problem := lab.missing()):
+            raise ValueError(problem)
+
+    def run(self, console: Console) -> None:
+        with Console(stderr=True).status("codecs on this machine"):
+            codecs = codec_bench.run(num_rows=8192, seed=self.seed)
+        draws = CHECK_DRAWS if self.check else 0
+        if self.hosts:
+            waiting = Console(stderr=True).status(f"{self.hosts} emulated hosts at {self.rate}: about half a minute")
+            with waiting, Lab(self.hosts, rate=self.rate) as hosts:
+                found = hosts.run(links_bench.profile, draws, self.seed)[0]
+        else:
+            with Console(stderr=True).status(f"{self.workers} ranks on this machine"):
+                found = launch.run(links_bench.profile, draws, self.seed, workers=self.workers)[0]
+        rates = {row.codec: {"encode_gbps": row.encode_gbps, "decode_gbps": row.decode_gbps} for row in codecs.rows}
+        profile = {**artifacts.stamp(seed=self.seed, world_size=found["world_size"]), **found, "codecs": rates}
+        if self.hosts:
+            profile |= {"hosts": self.hosts, "rate": self.rate}
+        console.print(tables.links(found))
+        if self.check:
+            console.print(tables.check(found["check"]))
+        for path in (self.out, *([self.json] if self.json else [])):
+            artifacts.write_json(path, profile)
+            console.print(f"written: {path}", highlight=False)
 
 
 def _memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _codec_table(result: codec_bench.CodecBench) -> Table:
-    memcpy = statistics.median(row.memcpy_gbps for row in result.rows)
-    threads = "1 thread" if result.threads == 1 else f"{result.threads} threads"
-    table = Table(
-        title=f"Codecs on {result.num_rows:,} x {result.num_columns} float32, {threads}, {result.isa}",
-        caption=(
-            f"GB of float32 a second into reused memory, median of {result.repeats} interleaved runs; "
-            f"/copy: beside memcpy, here {memcpy:.1f} GB/s; /twin: beside the same codec in plain torch"
-        ),
-        box=box.SIMPLE_HEAD,
-        padding=0,
-        pad_edge=False,
-    )
-    table.add_column("codec", no_wrap=True)
-    for heading in ("bits", "thinner", "encode", "/copy", "/twin", "decode", "/copy", "/twin"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in result.rows:
-        table.add_row(
-            row.codec,
-            f"{row.bits:.2g}",
-            f"{row.float32_over_bytes:.1f}x",
-            f"{row.encode_gbps:.2f}",
-            f"{row.encode_vs_memcpy:.2f}",
-            f"{row.encode_vs_twin:.1f}",
-            f"{row.decode_gbps:.2f}",
-            f"{row.decode_vs_memcpy:.2f}",
-            f"{row.decode_vs_twin:.1f}",
-        )
-    return table
-
-
-def _topk_line(result: codec_bench.CodecBench) -> str:
-    shown = [f"{row.codec} {row.encode_vs_torch_topk:.1f}x" for row in result.rows if row.encode_vs_torch_topk]
-    return f"beside torch.topk(sorted=False) on ready magnitudes: {', '.join(shown)}"
-
-
-COMMANDS: dict[str, Callable[..., Bench]] = {"bench": Bench}
+COMMANDS: dict[str, Callable[..., Bench | Profile]] = {"bench": Bench, "profile": Profile}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -155,9 +175,9 @@ def main(arguments: list[str] | None = None) -> None:
         return
     try:
         command = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="thinwire", description=ABOUT, args=arguments)
-        command.check()
+        command.verify()
         command.run(console)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, launch.RankFailed, launch.LabUnavailable) as error:
         Console(stderr=True).print(f"thinwire: {error}", style="red", highlight=False)
         sys.exit(2)
     except KeyboardInterrupt:

@@ -9,8 +9,10 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -31,9 +33,9 @@ SWITCH_ADDRESS = "10.77.0.254"
 MOST_HOSTS = 250
 # Queues never drop: what a host may have under way in TCP fits. A loss would add time-outs that no rate explains.
 QUEUE_BYTES = 16 << 20
-# A bucket of 2.5 ms holds the rate within a few per cent (timers wake late) and lets only small messages pass unshaped.
-BURST_S = 0.0025
-LEAST_BURST_BYTES = 16 << 10
+# A bucket of 1 ms holds the rate within a few per cent (timers wake late) and lets only small messages pass unshaped.
+BURST_S = 0.001
+LEAST_BURST_BYTES = 5_000
 
 _labs = count()
 
@@ -158,7 +160,8 @@ class Lab:
             _delete(name)
 
     def _serve_store(self) -> tuple[dist.TCPStore, int]:
-        return _inside(self.switch, lambda: serve_store(SWITCH_ADDRESS))
+        with _without_stderr():
+            return _inside(self.switch, lambda: serve_store(SWITCH_ADDRESS))
 
 
 def sweep() -> list[str]:
@@ -216,6 +219,21 @@ def _inside(namespace: str, work: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     return results[0]
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """torch warns from C++ that an emulated host has no name; there is no name server to ask, and no need of one."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _delete(name: str) -> None:

@@ -51,6 +51,8 @@ def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], seats: Sequenc
     pipes = [torch_mp.Pipe(duplex=False) for _ in seats]
     results: dict[int, Any] = {}
     with _quiet_torch(), _sigterm_as_exit():
+        # A warning for every connection of a host without a name would bury what a rank has to say.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         context: _Context = torch_mp.start_processes(
             _rank_main,
             args=(os.getpid(), work, tuple(arguments), tuple(seats), tuple(sender for _, sender in pipes)),

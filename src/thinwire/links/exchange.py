@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.links.books import Books
+from thinwire.links.cost import broadcast_children
 from thinwire.links.pulse import Pulse
 
 T = TypeVar("T")
@@ -221,18 +222,6 @@ def _channel_tag(channel: str) -> int:
 def _wait_for(work: Any, kept: Tensor) -> None:
     """`kept` must live as long as the work."""
     work.wait()
-
-
-def broadcast_children(rank: int, source: int, world_size: int) -> list[int]:
-    """Whom `rank` hands a broadcast on to: a binomial tree rooted at the source."""
-    place = (rank - source) % world_size
-    children = []
-    reach = 1
-    while reach < world_size:
-        if place < reach and place + reach < world_size:
-            children.append((place + reach + source) % world_size)
-        reach *= 2
-    return children
 
 
 def _as_bytes(data: Tensor) -> Tensor:

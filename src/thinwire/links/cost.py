@@ -1,0 +1,160 @@
+"""Seconds on the wire, from a profile: the same model for every planner. Pure; never touches torch.distributed.
+
+A message from i to j takes max(floor, fixed + bytes / rate), fitted for that ordered pair: small messages take the
+floor whatever their size, large ones the line, whose fixed part may be negative (a switch or a shaper lets a first
+burst pass at full speed). A collective takes the same shape over the time that its bytes need on the links, computed
+from the way it goes: rounds, a ring, a tree. So what a way of going does not explain is measured and not guessed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+KINDS = ("all_to_all", "all_gather", "all_reduce", "broadcast")
+
+
+@dataclass(frozen=True)
+class Hinge:
+    """seconds(x) = max(floor, fixed + slope * x)."""
+
+    floor_s: float
+    fixed_s: float
+    slope: float
+
+    def __call__(self, x: float) -> float:
+        return max(self.floor_s, self.fixed_s + self.slope * x)
+
+
+STRAIGHT = Hinge(0.0, 0.0, 1.0)
+
+
+def fit_hinge(x: Sequence[float], seconds: Sequence[float]) -> Hinge:
+    """The hinge with the least squared *relative* error, so that small messages count as much as large ones.
+
+    Every split of the points into floor and line is tried; the line needs two points and may not fall.
+    """
+    if len(x) < 2 or len(x) != len(seconds):
+        raise ValueError(f"fit_hinge: {len(x)} sizes and {len(seconds)} times; give at least two of each")
+    order = np.argsort(x)
+    sizes, times = np.asarray(x, dtype=np.float64)[order], np.asarray(seconds, dtype=np.float64)[order]
+    candidates = [_hinge(sizes, times, split) for split in range(len(sizes) - 1)]
+    return min(
+        candidates,
+        key=lambda hinge: sum((hinge(size) / time - 1) ** 2 for size, time in zip(sizes, times, strict=True)),
+    )
+
+
+def _hinge(sizes: np.ndarray, times: np.ndarray, split: int) -> Hinge:
+    floor = float(np.median(times[:split])) if split else 0.0
+    weights = 1 / times[split:]
+    columns = np.stack((weights, sizes[split:] * weights), axis=1)
+    fixed, slope = np.linalg.lstsq(columns, np.ones(len(weights)), rcond=None)[0]
+    if slope < 0:
+        fixed, slope = 1 / weights.mean(), 0.0
+    return Hinge(floor, float(fixed), float(slope))
+
+
+@dataclass(frozen=True)
+class Link:
+    """An ordered pair of ranks. `latency_s` is what the smallest message takes."""
+
+    src: int
+    dst: int
+    latency_s: float
+    fixed_s: float
+    bytes_per_s: float
+
+    def seconds(self, size_bytes: float) -> float:
+        return max(self.latency_s, self.fixed_s + size_bytes / self.bytes_per_s)
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Every ordered pair's link, and each collective's own hinge over its time on the links."""
+
+    world_size: int
+    links: Mapping[tuple[int, int], Link]
+    collectives: Mapping[str, Hinge]
+
+    def send(self, src: int, dst: int, size_bytes: float) -> float:
+        return self.links[src, dst].seconds(size_bytes)
+
+    def all_to_all(self, bytes_from_to: Sequence[Sequence[float]]) -> float:
+        """bytes_from_to[i][j] from rank i to rank j."""
+        return self.collectives["all_to_all"](self.rounds_s(bytes_from_to))
+
+    def all_gather(self, sizes: Sequence[float]) -> float:
+        if len(set(sizes)) > 1:
+            return self.all_to_all([[size] * self.world_size for size in sizes])
+        return self.collectives["all_gather"](self.ring_s((self.world_size - 1) * sizes[0]))
+
+    def all_reduce(self, size_bytes: float) -> float:
+        n = self.world_size
+        return self.collectives["all_reduce"](self.ring_s(2 * (n - 1) / n * size_bytes))
+
+    def broadcast(self, size_bytes: float, source: int) -> float:
+        return self.collectives["broadcast"](self.tree_s(size_bytes, source))
+
+    def rounds_s(self, bytes_from_to: Sequence[Sequence[float]]) -> float:
+        """The door's all-to-all: in round r to the r-th rank after me, from the r-th before me."""
+        n = self.world_size
+        free_s = [0.0] * n
+        for distance in range(1, n):
+            ends = list(free_s)
+            for src in range(n):
+                dst = (src + distance) % n
+                size = bytes_from_to[src][dst]
+                if size:
+                    # A stream flows once both its ends have come to this round.
+                    end = max(free_s[src], free_s[dst]) + size / self.links[src, dst].bytes_per_s
+                    ends[src], ends[dst] = max(ends[src], end), max(ends[dst], end)
+            free_s = ends
+        return max(free_s)
+
+    def ring_s(self, bytes_per_edge: float) -> float:
+        """A ring is as fast as its slowest edge."""
+        n = self.world_size
+        if n == 1:
+            return 0.0
+        slowest = min(self.links[rank, (rank + 1) % n].bytes_per_s for rank in range(n))
+        return bytes_per_edge / slowest
+
+    def tree_s(self, size_bytes: float, source: int) -> float:
+        """A binomial tree; a rank serves its children at once, so they share its link."""
+        done_s = {source: 0.0}
+        waiting = [source]
+        while waiting:
+            parent = waiting.pop(0)
+            children = broadcast_children(parent, source, self.world_size)
+            for child in children:
+                link = self.links[parent, child]
+                done_s[child] = done_s[parent] + len(children) * size_bytes / link.bytes_per_s
+                waiting.append(child)
+        return max(done_s.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "world_size": self.world_size,
+            "links": [asdict(link) for link in self.links.values()],
+            "collectives": {kind: asdict(hinge) for kind, hinge in self.collectives.items()},
+        }
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> "CostModel":
+        links = [Link(**row) for row in content["links"]]
+        hinges = {kind: Hinge(**row) for kind, row in content["collectives"].items()}
+        return CostModel(content["world_size"], {(link.src, link.dst): link for link in links}, hinges)
+
+
+def broadcast_children(rank: int, source: int, world_size: int) -> list[int]:
+    """Whom `rank` hands a broadcast on to: a binomial tree rooted at the source."""
+    place = (rank - source) % world_size
+    children = []
+    reach = 1
+    while reach < world_size:
+        if place < reach and place + reach < world_size:
+            children.append((place + reach + source) % world_size)
+        reach *= 2
+    return children

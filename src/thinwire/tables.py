@@ -1,0 +1,80 @@
+"""What the command shows, as tables that fit a terminal of 80 columns. Builds them; cli.py prints."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from thinwire.bench import codec as codec_bench
+
+
+def codecs(result: codec_bench.CodecBench) -> Table:
+    memcpy = statistics.median(row.memcpy_gbps for row in result.rows)
+    threads = "1 thread" if result.threads == 1 else f"{result.threads} threads"
+    table = Table(
+        title=f"Codecs on {result.num_rows:,} x {result.num_columns} float32, {threads}, {result.isa}",
+        caption=(
+            f"GB of float32 a second into reused memory, median of {result.repeats} interleaved runs; "
+            f"/copy: beside memcpy, here {memcpy:.1f} GB/s; /twin: beside the same codec in plain torch"
+        ),
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        pad_edge=False,
+    )
+    table.add_column("codec", no_wrap=True)
+    for heading in ("bits", "thinner", "encode", "/copy", "/twin", "decode", "/copy", "/twin"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in result.rows:
+        table.add_row(
+            row.codec,
+            f"{row.bits:.2g}",
+            f"{row.float32_over_bytes:.1f}x",
+            f"{row.encode_gbps:.2f}",
+            f"{row.encode_vs_memcpy:.2f}",
+            f"{row.encode_vs_twin:.1f}",
+            f"{row.decode_gbps:.2f}",
+            f"{row.decode_vs_memcpy:.2f}",
+            f"{row.decode_vs_twin:.1f}",
+        )
+    return table
+
+
+def topk_line(result: codec_bench.CodecBench) -> str:
+    shown = [f"{row.codec} {row.encode_vs_torch_topk:.1f}x" for row in result.rows if row.encode_vs_torch_topk]
+    return f"beside torch.topk(sorted=False) on ready magnitudes: {', '.join(shown)}"
+
+
+def links(profile: Mapping[str, Any]) -> Table:
+    """Each ordered pair's rate and latency, as a matrix: rows send."""
+    world_size = profile["world_size"]
+    cells = {(row["src"], row["dst"]): row for row in profile["links"]}
+    table = Table(title="Links, Mbit/s (latency in ms); rows send", box=box.SIMPLE_HEAD)
+    table.add_column("from", justify="right")
+    for dst in range(world_size):
+        table.add_column(f"to {dst}", justify="right", no_wrap=True)
+    for src in range(world_size):
+        shown = [_link(cells.get((src, dst))) for dst in range(world_size)]
+        table.add_row(str(src), *shown)
+    return table
+
+
+def check(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Predicted beside measured."""
+    errors = [row["error"] for row in rows]
+    table = Table(
+        title="Predicted beside measured",
+        caption=f"error: median {statistics.median(errors):.0%}, worst {max(errors):.0%}",
+        box=box.SIMPLE_HEAD,
+    )
+    for heading in ("collective", "bytes", "predicted", "measured", "error"):
+        table.add_column(heading, justify="left" if heading == "collective" else "right", no_wrap=True)
+    for row in rows:
+        times = (f"{1e3 * row[key]:.2f} ms" for key in ("predicted_s", "measured_s"))
+        table.add_row(row["collective"], f"{row['bytes']:,}", *times, f"{row['error']:.0%}")
+    return table
+
+
+def _link(row: Mapping[str, Any] | None) -> str:
+    return "" if row is None else f"{row['bytes_per_s'] * 8 / 1e6:,.0f} ({1e3 * row['latency_s']:.2f})"
