@@ -50,7 +50,8 @@ def test_profile_of_local_ranks(tmp_path: Path) -> None:
 
 def test_mistakes_are_one_line_and_exit_2(tmp_path: Path) -> None:
     for arguments, said in [
-        (("bench", "codecs"), "there is no case 'codecs'; known: codec"),
+        (("bench", "codecs"), "there is no case 'codecs'; give codec or a case file"),
+        (("bench",), "which case?"),
         (("bench", "codec", "--repeats", "0"), "--repeats is 0; give 1 or more"),
         (("bench", "codec", "--json", str(tmp_path / "no" / "x.json")), "does not exist; create it"),
     ]:

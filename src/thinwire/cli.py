@@ -2,10 +2,12 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -13,11 +15,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from thinwire import __version__, artifacts, launch, tables
 from thinwire.bench import codec as codec_bench
+from thinwire.bench import harness
 from thinwire.bench import links as links_bench
+from thinwire.bench.case import load_case
 from thinwire.launch import Lab, lab
 
 ABOUT = "Distributed training that waits less for the network. Each subcommand has its --help; --version says which."
-CASES = ("codec",)
+CODEC = "codec"
+RESULTS = Path("benchmarks/results")
 CHECK_DRAWS = 20
 
 
@@ -29,35 +34,42 @@ class Bench:
 
     thinwire bench codec --threads 2      the same on two threads
 
-    thinwire bench codec --json out.json  the rows, with their spread, for a program
+    thinwire bench benchmarks/cases/exchange.toml  a case on emulated hosts (root)
 
     thinwire bench --clean                remove emulated hosts that a crash left
     """
 
     case: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="CASE")]] = ""
-    """What to measure: codec."""
+    """What to measure: codec, or a case file."""
     clean: tyro.conf.FlagCreatePairsOff[bool] = False
     """Remove network namespaces of labs whose process is dead; measure nothing."""
     rows: int = 100_000
-    """Rows of the tensor."""
+    """codec: rows of the tensor."""
     columns: int = 256
-    """Columns of the tensor."""
+    """codec: columns of the tensor."""
     threads: int = 1
-    """Threads for codecs, twins and memcpy alike."""
+    """codec: threads for codecs, twins and memcpy alike."""
     repeats: int = 5
-    """Timings of each codec; the median counts."""
+    """codec: timings of each; the median counts."""
     seed: int = 0
-    """Seed of the tensor and of the rounding."""
+    """codec: seed of the tensor and of the rounding."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result to this file too."""
+    save: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Keep the result as benchmarks/results/DATE-CASE.json too."""
 
     def verify(self) -> None:
         if self.clean:
             return
         if not self.case:
-            raise ValueError(f"which case? Known: {', '.join(CASES)}; for example `thinwire bench codec`")
-        if self.case not in CASES:
-            raise ValueError(f"there is no case {self.case!r}; known: {', '.join(CASES)}")
+            raise ValueError("which case? For example `thinwire bench codec`, or a file of benchmarks/cases")
+        for path in self._files():
+            artifacts.check_writable(path)
+        if self.case != CODEC:
+            if not self.case.endswith(".toml"):
+                raise ValueError(f"there is no case {self.case!r}; give codec or a case file (.toml)")
+            harness.check(load_case(Path(self.case)))
+            return
         for name in ("rows", "columns", "threads", "repeats"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} is {getattr(self, name)}; give 1 or more")
@@ -70,36 +82,61 @@ class Bench:
                 f"{self.rows} x {self.columns} needs about {needed / 1e9:.1f} GB, this machine has {there / 1e9:.1f}; "
                 "give fewer --rows or --columns"
             )
-        if self.json is not None:
-            artifacts.check_writable(self.json)
 
     def run(self, console: Console) -> None:
         if self.clean:
             console.print(f"removed {len(lab.sweep())} namespaces of dead labs", highlight=False)
             return
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=(terminal := Console(stderr=True)),
-            transient=True,
-            disable=not terminal.is_terminal,
-        ) as progress:
-            bar = progress.add_task("codecs", total=1.0)
+        content, seed, world_size = self._codec(console) if self.case == CODEC else self._case(console)
+        for path in self._files():
+            artifacts.write_json(path, {**artifacts.stamp(seed=seed, world_size=world_size), **content})
+            console.print(f"written: {path}", highlight=False)
+        if content.get("failed"):
+            raise ValueError(f"{self.case} did not end; the table has what came before. {content['failed']}")
+
+    def _codec(self, console: Console) -> tuple[dict[str, Any], int, int]:
+        with _progress("codecs") as on_progress:
             result = codec_bench.run(
                 num_rows=self.rows,
                 num_columns=self.columns,
                 threads=self.threads,
                 repeats=self.repeats,
                 seed=self.seed,
-                on_progress=lambda share, what: progress.update(bar, completed=share, description=what),
+                on_progress=on_progress,
             )
         console.print(tables.codecs(result))
         console.print(tables.topk_line(result), highlight=False)
-        if self.json is not None:
-            artifacts.write_json(self.json, {**artifacts.stamp(seed=self.seed, world_size=1), **result.to_json()})
-            console.print(f"written: {self.json}", highlight=False)
+        return result.to_json(), self.seed, 1
+
+    def _case(self, console: Console) -> tuple[dict[str, Any], int, int]:
+        case = load_case(Path(self.case))
+        with _progress(case.name) as on_progress:
+            result = harness.run(case, on_progress=on_progress)
+        console.print(tables.methods(result))
+        return result.to_json(), case.seed, case.hosts * case.ranks_per_host
+
+    def _files(self) -> list[Path]:
+        files = [self.json] if self.json is not None else []
+        if self.save:
+            files.append(RESULTS / f"{date.today().isoformat()}-{Path(self.case).stem}.json")
+        return files
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[float, str], None]]:
+    """A bar on the terminal, nothing where there is none."""
+    terminal = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=terminal,
+        transient=True,
+        disable=not terminal.is_terminal,
+    ) as progress:
+        bar = progress.add_task(what, total=1.0)
+        yield lambda share, now: progress.update(bar, completed=share, description=now)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 from thinwire.bench import codec as codec_bench
+from thinwire.bench import harness
 
 
 def codecs(result: codec_bench.CodecBench) -> Table:
@@ -44,6 +45,28 @@ def codecs(result: codec_bench.CodecBench) -> Table:
 def topk_line(result: codec_bench.CodecBench) -> str:
     shown = [f"{row.codec} {row.encode_vs_torch_topk:.1f}x" for row in result.rows if row.encode_vs_torch_topk]
     return f"beside torch.topk(sorted=False) on ready magnitudes: {', '.join(shown)}"
+
+
+def methods(result: harness.CaseResult) -> Table:
+    """A case's methods, the first one as the measure of the rest."""
+    case = result.case
+    where = f"{case.hosts} hosts at {', '.join(case.rates) or case.rate}"
+    table = Table(
+        title=f"{case.name}: {case.workload} on {where}",
+        caption=f"median of {case.repeats} interleaved runs (fastest to slowest); waiting: share of a step's time",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        pad_edge=False,
+    )
+    table.add_column("method", no_wrap=True)
+    for heading in ("median", "from", "to", "ratio", "bytes sent", "waiting", "runs"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in result.rows:
+        times = (f"{1e3 * time_s:.1f} ms" for time_s in (row.seconds_median, row.seconds_low, row.seconds_high))
+        table.add_row(
+            row.method, *times, f"{row.ratio:.2f}x", f"{row.bytes:,}", f"{row.exposed_share:.0%}", str(row.repeats)
+        )
+    return table
 
 
 def links(profile: Mapping[str, Any]) -> Table:

@@ -8,6 +8,7 @@ from thinwire.codecs.qsgd import QSGD
 from thinwire.codecs.scaled import Sign, Ternary
 from thinwire.codecs.seeds import seed_from
 from thinwire.codecs.sparse import RandomK, TopK
+from thinwire.codecs.spec import parse_codec
 from thinwire.codecs.uniform import Uniform
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "Ternary",
     "TopK",
     "Uniform",
+    "parse_codec",
     "seed_from",
 ]

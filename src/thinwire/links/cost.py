@@ -12,6 +12,11 @@ from typing import Any
 
 import numpy as np
 
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+# A time is known to about this much: scheduling adds to it, however small the message is, and rates waver.
+NOISE_S = 0.0002
+NOISE_SHARE = 0.02
 KINDS = ("all_to_all", "all_gather", "all_reduce", "broadcast")
 
 
@@ -31,7 +36,7 @@ STRAIGHT = Hinge(0.0, 0.0, 1.0)
 
 
 def fit_hinge(x: Sequence[float], seconds: Sequence[float]) -> Hinge:
-    """The hinge with the least squared *relative* error, so that small messages count as much as large ones.
+    """The hinge that explains the times best, each weighed by how well it can be known: NOISE_S plus NOISE_SHARE of it.
 
     Every split of the points into floor and line is tried; the line needs two points and may not fall.
     """
@@ -39,20 +44,23 @@ def fit_hinge(x: Sequence[float], seconds: Sequence[float]) -> Hinge:
         raise ValueError(f"fit_hinge: {len(x)} sizes and {len(seconds)} times; give at least two of each")
     order = np.argsort(x)
     sizes, times = np.asarray(x, dtype=np.float64)[order], np.asarray(seconds, dtype=np.float64)[order]
-    candidates = [_hinge(sizes, times, split) for split in range(len(sizes) - 1)]
-    return min(
-        candidates,
-        key=lambda hinge: sum((hinge(size) / time - 1) ** 2 for size, time in zip(sizes, times, strict=True)),
-    )
+    weights = 1 / (NOISE_S + NOISE_SHARE * times)
+    candidates = [_hinge(sizes, times, weights, split) for split in range(len(sizes) - 1)]
+
+    def misfit(hinge: Hinge) -> float:
+        explained = np.array([hinge(size) for size in sizes])
+        return float((((explained - times) * weights) ** 2).sum())
+
+    return min(candidates, key=misfit)
 
 
-def _hinge(sizes: np.ndarray, times: np.ndarray, split: int) -> Hinge:
+def _hinge(sizes: Array, times: Array, weights: Array, split: int) -> Hinge:
     floor = float(np.median(times[:split])) if split else 0.0
-    weights = 1 / times[split:]
-    columns = np.stack((weights, sizes[split:] * weights), axis=1)
-    fixed, slope = np.linalg.lstsq(columns, np.ones(len(weights)), rcond=None)[0]
+    own = weights[split:]
+    columns = np.stack((own, sizes[split:] * own), axis=1)
+    fixed, slope = np.linalg.lstsq(columns, times[split:] * own, rcond=None)[0]
     if slope < 0:
-        fixed, slope = 1 / weights.mean(), 0.0
+        fixed, slope = np.average(times[split:], weights=own**2), 0.0
     return Hinge(floor, float(fixed), float(slope))
 
 

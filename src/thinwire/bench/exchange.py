@@ -1,0 +1,43 @@
+"""Workload `exchange`: every rank sends its rows to every other through a codec. Methods are codecs: uniform:1, ..."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinwire.codecs import seed_from
+from thinwire.codecs.spec import parse_codec
+from thinwire.links import Door
+
+KNOWN = {"rows", "width"}
+
+
+def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
+    """Raise where a method is no codec, or a setting is not known."""
+    for method in methods:
+        parse_codec(method)
+    unknown = sorted(set(settings) - KNOWN)
+    if unknown:
+        raise ValueError(f"settings.{unknown[0]} is not known to exchange; known are {', '.join(sorted(KNOWN))}")
+
+
+def prepare(door: Door, settings: Mapping[str, Any], seed: int) -> Tensor:
+    """The rows, made before any clock runs."""
+    shape = (settings.get("rows", 1000), settings.get("width", 256))
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed_from(seed, door.rank)))
+
+
+def step(door: Door, method: str, x_ND: Tensor, seed: int) -> None:
+    """Encode, exchange, decode: once."""
+    codec = parse_codec(method)
+    n, me = door.world_size, door.rank
+    sizes = [0 if peer == me else codec.nbytes(x_ND.shape) for peer in range(n)]
+    # One buffer, each peer's message encoded where it will be sent from.
+    parts = list(torch.split(torch.empty(sum(sizes), dtype=torch.uint8), sizes))
+    for peer, part in enumerate(parts):
+        if peer != me:
+            codec.encode(x_ND, seed=seed_from(seed, peer), out=part)
+    for peer, data in enumerate(door.all_to_all(parts, sizes, channel="exchange").wait()):
+        if peer != me:
+            codec.decode(data, x_ND.shape, seed=seed_from(seed, me))

@@ -1,0 +1,98 @@
+"""Cases: mistakes are found before anything runs; steps become rows."""
+
+from pathlib import Path
+
+import pytest
+
+from thinwire.bench import harness
+from thinwire.bench.case import Case, load_case
+from thinwire.codecs import parse_codec
+
+GOOD = 'workload = "exchange"\nmethods = ["float32", "uniform:1"]\nhosts = 2\n'
+CASES = sorted((Path(__file__).parent.parent.parent / "benchmarks" / "cases").glob("*.toml"))
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_the_projects_own_cases_are_sound(path: Path) -> None:
+    harness.check(load_case(path))
+
+
+def test_defaults(tmp_path: Path) -> None:
+    case = load_case(written(tmp_path, GOOD))
+    assert (case.name, case.rate, case.repeats, case.ranks_per_host) == ("mine", "1gbit", 5, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hosts = ", "is not TOML"),
+        (GOOD + "colour = 1\n", "unknown key 'colour'; known are"),
+        (GOOD.replace("hosts = 2", ""), "hosts is None; give a int"),
+        (GOOD.replace("hosts = 2", "hosts = 0"), "hosts is 0; give 1 or more"),
+        (GOOD + 'rate = "fast"\n', "for example 100mbit"),
+        (GOOD + 'rates = ["1gbit"]\n', "1 rates for 2 hosts"),
+        (GOOD.replace('"uniform:1"', '"float32"'), "each once"),
+        (GOOD + "repeats = 0\n", "repeats is 0"),
+    ],
+)
+def test_mistakes_are_named(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        load_case(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD.replace('"exchange"', '"juggle"'), "workload 'juggle' is not known; known are exchange"),
+        (GOOD.replace('"uniform:1"', '"uniform:3"'), "codec 'uniform:3': Uniform"),
+        (GOOD + "[settings]\nheight = 3\n", "settings.height is not known"),
+    ],
+)
+def test_a_workload_knows_its_methods(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        harness.check(load_case(written(tmp_path, text)))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no.toml does not exist; name a case file"):
+        load_case(tmp_path / "no.toml")
+
+
+def test_steps_become_rows() -> None:
+    case = Case("c", "exchange", ("a", "b", "never"), hosts=2)
+
+    def step(method: str, repeat: int, seconds: float) -> dict[str, object]:
+        return {"method": method, "repeat": repeat, "seconds": seconds, "exposed_s": seconds / 2, "bytes": 10}
+
+    steps = [step("a", -1, 99.0), step("a", 0, 4.0), step("b", 0, 1.0), step("a", 1, 6.0), step("b", 1, 3.0)]
+    rows = harness.summarise(case, steps)
+    assert [(row.method, row.seconds_median, row.ratio, row.repeats) for row in rows] == [
+        ("a", 5.0, 1.0, 2),
+        ("b", 2.0, 2.5, 2),
+    ]
+    assert (rows[1].seconds_low, rows[1].seconds_high, rows[1].exposed_share) == (1.0, 3.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("spec", "shown"),
+    [
+        ("float32", "Identity()"),
+        ("uniform:4", "Uniform(4)"),
+        ("topk:0.01", "TopK(0.01)"),
+        ("qsgd:8", "QSGD(8, bucket=512)"),
+    ],
+)
+def test_codecs_by_name(spec: str, shown: str) -> None:
+    assert str(parse_codec(spec)) == shown
+
+
+@pytest.mark.parametrize("spec", ["", "zip", "uniform", "uniform:x", "topk", "topk:2", "float32:1"])
+def test_unknown_codecs_are_refused(spec: str) -> None:
+    with pytest.raises(ValueError, match=f"codec '{spec}'"):
+        parse_codec(spec)
