@@ -175,7 +175,7 @@ class Profile:
 
     def run(self, console: Console) -> None:
         with Console(stderr=True).status("codecs on this machine"):
-            codecs = codec_bench.run(num_rows=8192, seed=self.seed)
+            codecs = codec_bench.run(num_rows=4096, seed=self.seed)
         draws = CHECK_DRAWS if self.check else 0
         if self.hosts:
             waiting = Console(stderr=True).status(f"{self.hosts} emulated hosts at {self.rate}: about half a minute")

@@ -18,7 +18,7 @@ CHANNEL = "probe"
 SIZES = (1_000, 10_000, 60_000, 250_000, 1_000_000, 4_000_000)
 REPEATS = 31
 # A measurement is repeated until this much time is spent on it, at most REPEATS times.
-PATIENCE_S = 0.3
+PATIENCE_S = 0.15
 
 Progress = Callable[[float, str], None]
 
