@@ -8,6 +8,7 @@ import ctypes
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -97,6 +98,10 @@ def _rank_main(
     with joined(seat) as member:
         result = work(member, *arguments)
     senders[index].send(result)
+    # Not by way of the interpreter's end: a thread of gloo's that comes back from C++ by then would abort the process.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _die_with(launcher: int) -> None:

@@ -68,12 +68,16 @@ class Door:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         self.books = Books()
+        self._threads: list[threading.Thread] = []
         self.step = 0
         self.pulse = Pulse(
             dist.PrefixStore("thinwire-door", store), rank=self.rank, world_size=self.world_size, limit_s=limit_s
         )
 
     def close(self) -> None:
+        """Stop giving signs of life. Threads that have brought a transfer to its end are let go first."""
+        for thread in self._threads:
+            thread.join(LOOK_S)
         self.pulse.close()
 
     def __enter__(self) -> "Door":
@@ -200,7 +204,9 @@ class Door:
                 error = raised
             transfer._end(error)
 
-        threading.Thread(target=body, name="thinwire-transfer", daemon=True).start()
+        thread = threading.Thread(target=body, name="thinwire-transfer", daemon=True)
+        thread.start()
+        self._threads = [other for other in self._threads if other.is_alive()] + [thread]
         return transfer
 
     def _to_peers(self, sizes: Sequence[int]) -> dict[int, int]:
