@@ -46,6 +46,7 @@ def test_the_rate_holds_and_the_books_agree_with_the_kernel(rate: str, size: int
 
 
 @needs_lab
+@pytest.mark.slow
 def test_a_profile_finds_each_links_rate() -> None:
     """Rates of 50, 50 and 20 Mbit/s, found to 10 %. (How well collectives are predicted is `thinwire profile --check`.)"""
     rates = [50e6, 50e6, 20e6]
