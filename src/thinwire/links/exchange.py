@@ -94,13 +94,13 @@ class Door:
         self._expect_places("incoming_bytes", incoming_bytes)
         parts = [_as_bytes(data) for data in outgoing]
         sizes = [part.nbytes for part in parts]
-        sent = _bundle(parts)
-        received = torch.empty(sum(incoming_bytes), dtype=torch.uint8, device=sent.device)
         incoming = list(incoming_bytes)
+        received = torch.empty(sum(incoming), dtype=torch.uint8, device=parts[0].device)
         views = list(torch.split(received, incoming))
         transfer = self._transfer(channel, self._to_peers(sizes), lambda: views)
-        if sent.device.type == "cpu":
+        if received.device.type == "cpu":
             return self._on_thread(transfer, lambda: self._in_rounds(parts, views, tag=transfer.operation))
+        sent = _bundle(parts)
         return self._follow(
             transfer, lambda: dist.all_to_all_single(received, sent, incoming, sizes, async_op=True), keep=sent
         )
