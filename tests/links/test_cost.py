@@ -1,12 +1,14 @@
 """The cost model: lines that fit, ways of going that add up, the same after a file."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thinwire.links.cost import KINDS, STRAIGHT, CostModel, Hinge, Link, broadcast_children, fit_hinge
+from thinwire.links.cost import KINDS, STRAIGHT, CostModel, Hinge, Link, fit_hinge
+from thinwire.links.routes import CHUNK_BYTES, chain_heirs, tree_heirs
 
 PLAIN = dict.fromkeys(KINDS, STRAIGHT)
 
@@ -63,13 +65,15 @@ def test_rounds_stay_between_the_busiest_host_and_the_sum_of_the_slowest_pairs(n
     assert took <= in_step / 1e6 * (1 + 1e-9)
 
 
-def test_rings_and_trees() -> None:
+def test_rings_and_chains() -> None:
     model = uniform(4)
     assert model.all_reduce(1_000_000) == pytest.approx(1.5)
     assert model.all_gather([250_000] * 4) == pytest.approx(0.75)
     assert model.all_gather([0, 0, 0, 250_000]) == pytest.approx(model.all_to_all([[0] * 4] * 3 + [[250_000] * 4]))
     assert uniform(2).broadcast(1_000_000, 0) == pytest.approx(1.0)
-    assert model.broadcast(1_000_000, 0) == pytest.approx(3.0)  # the source serves two at once, one of them goes on
+    assert model.broadcast(1_000_000, 0) == pytest.approx(
+        1.0 + 2 * CHUNK_BYTES / 1e6
+    )  # all links at a time, after the first chunk
     assert model.send(0, 1, 1_000_000) == pytest.approx(1.001)
     for one in (uniform(1).all_reduce(5), uniform(1).broadcast(5, 0), uniform(1).all_gather([5])):
         assert one == 0.0
@@ -80,10 +84,11 @@ def test_a_model_survives_a_file() -> None:
     assert CostModel.from_json(json.loads(json.dumps(model.to_json()))) == model
 
 
+@pytest.mark.parametrize("heirs", [chain_heirs, tree_heirs])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7, 8])
-def test_a_broadcast_reaches_everybody_once(world_size: int) -> None:
+def test_a_broadcast_reaches_everybody_once(world_size: int, heirs: Callable[[int, int, int], list[int]]) -> None:
     for source in range(world_size):
         reached = [source]
         for rank in range(world_size):
-            reached += broadcast_children(rank, source, world_size)
+            reached += heirs(rank, source, world_size)
         assert sorted(reached) == list(range(world_size))

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,9 +31,17 @@ T = TypeVar("T")
 UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 NAME = re.compile(r"tw(?P<pid>\d+)x(?P<started>\d+)n\d+(?:sw|h\d+)")
 SWITCH_ADDRESS = "10.77.0.254"
+NETWORK = "10.77.0.0/24"
 MOST_HOSTS = 250
 # Queues never drop: what a host may have under way in TCP fits. A loss would add time-outs that no rate explains.
 QUEUE_BYTES = 16 << 20
+# What a connection may have under way: a second's worth at its host's rate, and no more than half the queue.
+WINDOW_S = 1.0
+LEAST_WINDOW_BYTES = 1 << 18
+MOST_WINDOW_BYTES = QUEUE_BYTES // 2
+SEGMENT_BYTES = 1448
+# A window that waits in a queue is not lost. The kernel's own limit of 0.2 s would send it again.
+LEAST_RETRY_S = 3
 # A bucket of 1 ms holds the rate within a few per cent (timers wake late) and lets only small messages pass unshaped.
 BURST_S = 0.001
 LEAST_BURST_BYTES = 5_000
@@ -118,6 +127,7 @@ class Lab:
                 threads=threads,
                 interface="eth0",
                 namespace=self.namespaces[rank // ranks_per_host],
+                cores=cores_of(rank // ranks_per_host, self.hosts, sorted(os.sched_getaffinity(0))),
             )
             for rank in range(world_size)
         ]
@@ -150,10 +160,18 @@ class Lab:
         shaped = [_shape(f"h{host}", rate) for host, rate in enumerate(self.rates)]
         _batch("tc", self.switch, shaped)  # into the hosts
         for host, namespace in enumerate(self.namespaces):
-            own = ["link set lo up", f"addr add {_address(host)}/24 dev eth0", "link set eth0 up"]
+            own = [
+                "link set lo up",
+                f"addr add {address(host)}/24 dev eth0",
+                "link set eth0 up",
+                _route(self.rates[host]),
+            ]
             _batch("ip", namespace, own)
             _batch("tc", namespace, [_shape("eth0", self.rates[host])])  # out of them
-            _inside(namespace, _plain_tcp)
+            _inside(namespace, partial(_plain_tcp, self.rates[host]))
+            cores = cores_of(host, self.hosts, sorted(os.sched_getaffinity(0)))
+            _keep_order(namespace, "eth0", cores)
+            _keep_order(self.switch, f"h{host}", cores)
 
     def _remove(self) -> None:
         for name in (*self.namespaces, self.switch):
@@ -162,6 +180,18 @@ class Lab:
     def _serve_store(self) -> tuple[dist.TCPStore, int]:
         with _without_stderr():
             return _inside(self.switch, lambda: serve_store(SWITCH_ADDRESS))
+
+
+def cores_of(host: int, hosts: int, cores: Sequence[int]) -> frozenset[int] | None:
+    """A host's own share of this machine's cores, so that hosts wake each other in the same time, run for run.
+
+    None where they can't be shared out evenly: the kernel shares them better.
+    """
+    if len(cores) % hosts == 0:
+        return frozenset(cores[host::hosts])
+    if hosts % len(cores) == 0:
+        return frozenset({cores[host % len(cores)]})
+    return None
 
 
 def sweep() -> list[str]:
@@ -184,7 +214,7 @@ def _started(pid: int) -> int:
         return 0
 
 
-def _address(host: int) -> str:
+def address(host: int) -> str:
     return f"10.77.0.{host + 1}"
 
 
@@ -194,11 +224,36 @@ def _shape(device: str, rate: str) -> str:
     return f"qdisc add dev {device} root tbf rate {bits}bit burst {burst} limit {QUEUE_BYTES}"
 
 
-def _plain_tcp() -> None:
-    """The same congestion control on every machine, and none of it forgotten between two messages."""
+def _window_bytes(rate: str) -> int:
+    return min(MOST_WINDOW_BYTES, max(LEAST_WINDOW_BYTES, int(parse_rate(rate) / 8 * WINDOW_S)))
+
+
+def _route(rate: str) -> str:
+    """Windows are open from the start, as on a connection that has long been in use.
+
+    Where they open by and by, data both ways make acknowledgements wait behind data, and an exchange takes up to 1.4
+    times what its bytes need, another time in each run.
+    """
+    segments = _window_bytes(rate) // SEGMENT_BYTES
+    return f"route replace {NETWORK} dev eth0 initcwnd {segments} initrwnd {segments} rto_min {LEAST_RETRY_S}s"
+
+
+def _plain_tcp(rate: str) -> None:
+    """The same TCP on every machine, with nothing forgotten between two messages."""
     settings = Path("/proc/sys/net/ipv4")
     (settings / "tcp_congestion_control").write_text("reno")
     (settings / "tcp_slow_start_after_idle").write_text("0")
+    buffer = 2 * _window_bytes(rate)  # they hold the kernel's own headers too, about as much again
+    for direction in ("tcp_rmem", "tcp_wmem"):
+        (settings / direction).write_text(f"4096 {buffer} {buffer}")
+
+
+def _keep_order(namespace: str, device: str, cores: frozenset[int] | None) -> None:
+    """One core takes what arrives at a device. Frames that two cores carry overtake each other: TCP sees a loss."""
+    mask = 1 << min(cores or {0})
+    path = f"/sys/class/net/{device}/queues/rx-0/rps_cpus"
+    # By `ip netns exec`, since a namespace's own devices are seen only in a /sys mounted inside it.
+    _command("ip", "netns", "exec", namespace, "sh", "-c", f"echo {mask:x} > {path}")
 
 
 def _inside(namespace: str, work: Callable[[], T]) -> T:

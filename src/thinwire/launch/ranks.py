@@ -95,6 +95,8 @@ def _rank_main(
     seat = seats[index]
     if seat.namespace is not None:
         enter_namespace(seat.namespace)
+    if seat.cores is not None:
+        os.sched_setaffinity(0, seat.cores)
     with joined(seat) as member:
         result = work(member, *arguments)
     senders[index].send(result)

@@ -22,6 +22,7 @@ class Seat:
     threads: int | None = None  # None leaves torch's own choice
     interface: str | None = None  # gloo listens on this one only; None leaves gloo's own choice
     namespace: str | None = None  # the emulated host that the rank lives in
+    cores: frozenset[int] | None = None  # that the rank may use; None leaves the choice to the kernel
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 A message from i to j takes max(floor, fixed + bytes / rate), fitted for that ordered pair: small messages take the
 floor whatever their size, large ones the line, whose fixed part may be negative (a switch or a shaper lets a first
 burst pass at full speed). A collective takes the same shape over the time that its bytes need on the links, computed
-from the way it goes: rounds, a ring, a tree. So what a way of going does not explain is measured and not guessed.
+from the way it goes: rounds, a ring, a chain. So what a way of going does not explain is measured and not guessed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+
+from thinwire.links.routes import CHUNK_BYTES
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -103,7 +105,7 @@ class CostModel:
         return self.collectives["all_reduce"](self.ring_s(2 * (n - 1) / n * size_bytes))
 
     def broadcast(self, size_bytes: float, source: int) -> float:
-        return self.collectives["broadcast"](self.tree_s(size_bytes, source))
+        return self.collectives["broadcast"](self.chain_s(size_bytes, source))
 
     def rounds_s(self, bytes_from_to: Sequence[Sequence[float]]) -> float:
         """The door's all-to-all: in round r to the r-th rank after me, from the r-th before me."""
@@ -129,18 +131,17 @@ class CostModel:
         slowest = min(self.links[rank, (rank + 1) % n].bytes_per_s for rank in range(n))
         return bytes_per_edge / slowest
 
-    def tree_s(self, size_bytes: float, source: int) -> float:
-        """A binomial tree; a rank serves its children at once, so they share its link."""
-        done_s = {source: 0.0}
-        waiting = [source]
-        while waiting:
-            parent = waiting.pop(0)
-            children = broadcast_children(parent, source, self.world_size)
-            for child in children:
-                link = self.links[parent, child]
-                done_s[child] = done_s[parent] + len(children) * size_bytes / link.bytes_per_s
-                waiting.append(child)
-        return max(done_s.values())
+    def chain_s(self, size_bytes: float, source: int) -> float:
+        """Rank to rank, chunk by chunk: the first chunk goes all the way, the rest follows at the slowest edge's pace.
+
+        (A small broadcast is a tree; it costs the floor.)
+        """
+        n = self.world_size
+        if n == 1:
+            return 0.0
+        edges = [self.links[(source + hop) % n, (source + hop + 1) % n].bytes_per_s for hop in range(n - 1)]
+        first = min(size_bytes, CHUNK_BYTES)
+        return sum(first / rate for rate in edges) + (size_bytes - first) / min(edges)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -154,15 +155,3 @@ class CostModel:
         links = [Link(**row) for row in content["links"]]
         hinges = {kind: Hinge(**row) for kind, row in content["collectives"].items()}
         return CostModel(content["world_size"], {(link.src, link.dst): link for link in links}, hinges)
-
-
-def broadcast_children(rank: int, source: int, world_size: int) -> list[int]:
-    """Whom `rank` hands a broadcast on to: a binomial tree rooted at the source."""
-    place = (rank - source) % world_size
-    children = []
-    reach = 1
-    while reach < world_size:
-        if place < reach and place + reach < world_size:
-            children.append((place + reach + source) % world_size)
-        reach *= 2
-    return children

@@ -15,9 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from thinwire.links import streams
 from thinwire.links.books import Books
-from thinwire.links.cost import broadcast_children
+from thinwire.links.crew import Crew
 from thinwire.links.pulse import Pulse
+from thinwire.links.routes import TREE_BYTES, chain_heirs, tree_heirs
 
 T = TypeVar("T")
 
@@ -68,7 +70,7 @@ class Door:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         self.books = Books()
-        self._threads: list[threading.Thread] = []
+        self._crew = Crew()
         self.step = 0
         self.pulse = Pulse(
             dist.PrefixStore("thinwire-door", store), rank=self.rank, world_size=self.world_size, limit_s=limit_s
@@ -76,8 +78,7 @@ class Door:
 
     def close(self) -> None:
         """Stop giving signs of life. Threads that have brought a transfer to its end are let go first."""
-        for thread in self._threads:
-            thread.join(LOOK_S)
+        self._crew.close(LOOK_S)
         self.pulse.close()
 
     def __enter__(self) -> "Door":
@@ -99,7 +100,7 @@ class Door:
         views = list(torch.split(received, incoming))
         transfer = self._transfer(channel, self._to_peers(sizes), lambda: views)
         if received.device.type == "cpu":
-            return self._on_thread(transfer, lambda: self._in_rounds(parts, views, tag=transfer.operation))
+            return self._on_thread(transfer, lambda: streams.exchange(parts, views, tag=transfer.operation % TAGS))
         sent = _bundle(parts)
         return self._follow(
             transfer, lambda: dist.all_to_all_single(received, sent, incoming, sizes, async_op=True), keep=sent
@@ -133,8 +134,12 @@ class Door:
 
     def broadcast(self, x: Tensor, source: int, *, channel: str) -> Transfer[Tensor]:
         """The source's x, in x itself."""
-        children = broadcast_children(self.rank, source, self.world_size)
-        transfer = self._transfer(channel, dict.fromkeys(children, x.nbytes), lambda: x)
+        large = x.nbytes > TREE_BYTES and x.device.type == "cpu"
+        heirs = (chain_heirs if large else tree_heirs)(self.rank, source, self.world_size)
+        transfer = self._transfer(channel, dict.fromkeys(heirs, x.nbytes), lambda: x)
+        if large:
+            data = _as_bytes(x)
+            return self._on_thread(transfer, lambda: streams.chain(data, source, tag=transfer.operation % TAGS))
         return self._follow(transfer, lambda: dist.broadcast(x, source, async_op=True), keep=x)
 
     def send(self, data: Tensor, peer: int, *, channel: str) -> Transfer[None]:
@@ -150,24 +155,6 @@ class Door:
         transfer = self._transfer(channel, {}, lambda: received, counts=False)
         work = dist.irecv(received, peer, tag=_channel_tag(channel))
         return self._on_thread(transfer, lambda: _wait_for(work, received))
-
-    def _in_rounds(self, parts: Sequence[Tensor], views: Sequence[Tensor], *, tag: int) -> None:
-        """Round r: to the r-th rank after me, from the r-th before me. Each link then carries one stream each way.
-
-        gloo's own all-to-all starts all streams at once; where several meet at one receiver they share its link badly,
-        and the last one ends up to 1.5 times later than the link's rate explains (docs/decisions/0005).
-        """
-        n, me = self.world_size, self.rank
-        views[me].copy_(parts[me])
-        for distance in range(1, n):
-            to, source = (me + distance) % n, (me - distance) % n
-            works: list[Any] = []
-            if views[source].numel():
-                works.append(dist.irecv(views[source], source, tag=tag % TAGS))
-            if parts[to].numel():
-                works.append(dist.isend(parts[to], to, tag=tag % TAGS))
-            for work in works:
-                work.wait()
 
     def _transfer(
         self, channel: str, bytes_to: dict[int, int], finish: Callable[[], T], *, counts: bool = True
@@ -204,9 +191,7 @@ class Door:
                 error = raised
             transfer._end(error)
 
-        thread = threading.Thread(target=body, name="thinwire-transfer", daemon=True)
-        thread.start()
-        self._threads = [other for other in self._threads if other.is_alive()] + [thread]
+        self._crew.do(body)
         return transfer
 
     def _to_peers(self, sizes: Sequence[int]) -> dict[int, int]:

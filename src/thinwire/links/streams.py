@@ -1,0 +1,57 @@
+"""Collectives made of point-to-point messages, where the backend's own take bad ways through Ethernet.
+
+For CPU tensors on gloo, whose collectives know no links. NCCL chooses its own ways. Runs on a thread of the door's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from thinwire.links.routes import CHUNK_BYTES, SMALL_BYTES, chain_heirs
+
+
+def exchange(parts: Sequence[Tensor], views: Sequence[Tensor], *, tag: int) -> None:
+    """parts[p] to rank p, views[p] from it: small ones all at once, others round by round.
+
+    Each rank chooses for itself: a message is posted, and matched by peer and tag, in either case.
+    """
+    n, me = dist.get_world_size(), dist.get_rank()
+    views[me].copy_(parts[me])
+    largest = max((part.nbytes for peer in range(n) if peer != me for part in (parts[peer], views[peer])), default=0)
+    works: list[Any] = []
+    for distance in range(1, n):
+        # Round r: to the r-th rank after me, from the r-th before me. Each link then carries one stream each way.
+        # gloo's own all-to-all starts all streams at once; where several meet at one receiver they share its link
+        # badly, and the last one ends up to 1.5 times later than the link's rate explains (docs/decisions/0005).
+        to, source = (me + distance) % n, (me - distance) % n
+        if views[source].numel():
+            works.append(dist.irecv(views[source], source, tag=tag))
+        if parts[to].numel():
+            works.append(dist.isend(parts[to], to, tag=tag))
+        if largest > SMALL_BYTES:
+            _finish(works)
+    _finish(works)
+
+
+def chain(data: Tensor, source: int, *, tag: int) -> None:
+    """The source's bytes from rank to rank, chunk by chunk: every link carries them once, all links at a time.
+
+    gloo's own broadcast is a tree: its source sends everything twice or more, by streams that share its link.
+    """
+    n, me = dist.get_world_size(), dist.get_rank()
+    heirs = chain_heirs(me, source, n)
+    chunks = data.split(CHUNK_BYTES)
+    incoming = [None if me == source else dist.irecv(chunk, (me - 1) % n, tag=tag) for chunk in chunks]
+    outgoing: list[Any] = []
+    for chunk, arrival in zip(chunks, incoming, strict=True):
+        if arrival is not None:
+            arrival.wait()
+        outgoing += [dist.isend(chunk, heir, tag=tag) for heir in heirs]
+    _finish(outgoing)
+
+
+def _finish(works: list[Any]) -> None:
+    while works:
+        works.pop(0).wait()

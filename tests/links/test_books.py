@@ -1,0 +1,37 @@
+"""The books: what was posted is what they say, and keeping them costs next to nothing."""
+
+import time
+
+from thinwire.links.books import Books
+
+
+def test_entries_add_up_by_channel_and_peer() -> None:
+    books = Books()
+    books.posted("halo", {1: 100, 2: 0})
+    books.posted("halo", {1: 10, 2: 5})
+    books.posted("gradients", {1: 7})
+    books.finished("halo", 0.5)
+    books.waited("halo", 0.25)
+    taken = books.take()
+    assert taken["halo"].to_json() == {
+        "operations": 2,
+        "bytes_to": {1: 110, 2: 5},
+        "messages_to": {1: 2, 2: 1},
+        "in_flight_s": 0.5,
+        "exposed_s": 0.25,
+    }
+    assert (taken["gradients"].bytes_sent, taken["gradients"].messages_sent) == (7, 1)
+    assert books.take() == {}
+
+
+def test_an_operation_costs_microseconds() -> None:
+    """An epoch has some ten operations: at 50 us each (2 to 5 measured) the books stay below 1 % of one of 50 ms."""
+    books = Books()
+    sizes = dict.fromkeys(range(8), 1000)
+    rounds = 2000
+    start = time.process_time()
+    for _ in range(rounds):
+        books.posted("halo", sizes)
+        books.finished("halo", 0.1)
+        books.waited("halo", 0.1)
+    assert (time.process_time() - start) / rounds < 50e-6
