@@ -48,10 +48,31 @@ def test_profile_of_local_ranks(tmp_path: Path) -> None:
     assert profile["codecs"]["Uniform(1)"]["encode_gbps"] > 0
 
 
+def test_partition_writes_shards_and_says_what_they_are(tmp_path: Path) -> None:
+    out, target = tmp_path / "shards", tmp_path / "parts.json"
+    done = thinwire("partition", "synthetic:nodes=2000", "--parts", "3", "--out", str(out), "--json", str(target))
+    assert done.returncode == 0, done.stderr
+    assert "balance" in done.stdout
+    assert "MB at one bit" in " ".join(done.stdout.split())
+    assert "…" not in done.stdout
+    assert sorted(path.name for path in out.iterdir()) == ["manifest.json", *(f"part{p}.safetensors" for p in range(3))]
+    result = json.loads(target.read_text())
+    assert sum(part["owned"] for part in result["parts"]) == 2000
+    assert result["halo_rows"] > 0
+    assert set(result["seconds"]) == {"load", "partition", "shard"}
+    assert result["peak_rss_bytes"] > 0
+    again = thinwire("partition", "synthetic:nodes=100", "--parts", "1", "--out", str(out))
+    assert again.returncode == 0, again.stderr
+    assert "halo rows: 0" in again.stdout
+
+
 def test_mistakes_are_one_line_and_exit_2(tmp_path: Path) -> None:
     for arguments, said in [
         (("bench", "codecs"), "there is no case 'codecs'; give codec or a case file"),
         (("bench",), "which case?"),
+        (("partition", "cora", "--out", str(tmp_path / "x")), "no file, folder or data set 'cora'"),
+        (("partition", "synthetic", "--parts", "0", "--out", str(tmp_path / "x")), "parts is 0; give 1 or more"),
+        (("profile", "--rate", "fast"), "for example 100mbit"),
         (("bench", "codec", "--repeats", "0"), "--repeats is 0; give 1 or more"),
         (("bench", "codec", "--json", str(tmp_path / "no" / "x.json")), "does not exist; create it"),
     ]:

@@ -1,13 +1,19 @@
 """Files that stages hand to each other and to programs: JSON, stamped, written whole or not at all."""
 
+import ctypes
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from thinwire import __version__
+
+# Of Linux's renameat2.
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 
 def stamp(*, seed: int, world_size: int) -> dict[str, Any]:
@@ -32,13 +38,18 @@ def check_writable(path: Path) -> Path:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write to a file beside `path` and rename it, so that a reader sees the old content or the new, never half."""
+    with new_file(path) as file:
+        file.write(json.dumps(content, indent=2, allow_nan=False).encode() + b"\n")
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file beside `path`, renamed to it at the end: a reader sees the old content or the new, never half."""
     path = check_writable(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(content, file, indent=2, allow_nan=False)
-            file.write("\n")
+        with os.fdopen(handle, "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).chmod(0o644)
@@ -46,3 +57,48 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder beside `path` that takes its place at the end, in one step: a crash leaves the old one or the new."""
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is no folder; name another")
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        for written in temporary.iterdir():
+            written.chmod(0o644)
+            _sync(written)
+        _sync(temporary)
+        if path.exists():
+            _exchange(temporary, path)
+        else:
+            temporary.replace(path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # after an exchange: the old one
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _exchange(first: Path, second: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "renameat2"):
+        names = (os.fsencode(first), os.fsencode(second))
+        if libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0:
+            return
+    # Where the system can't exchange two names there is a moment without the second.
+    aside = first.with_name(first.name + ".old")
+    second.rename(aside)
+    first.rename(second)
+    aside.rename(first)

@@ -33,7 +33,14 @@ def test_defaults(tmp_path: Path) -> None:
     [
         ("hosts = ", "is not TOML"),
         (GOOD + "colour = 1\n", "unknown key 'colour'; known are"),
-        (GOOD.replace("hosts = 2", ""), "hosts is None; give a int"),
+        (GOOD.replace("hosts = 2", ""), "no hosts; a case needs"),
+        (GOOD.replace("hosts = 2", "hosts = 400"), "give at most 250"),
+        (GOOD + "rate = 100\n", "rate is 100; give a string"),
+        (GOOD + 'rates = "1gbit"\n', "give a list of strings"),
+        (GOOD.replace('["float32", "uniform:1"]', "[1, 2]"), "give a list of strings"),
+        (GOOD + "repeats = true\n", "repeats is True; give a whole number"),
+        (GOOD + "seed = -1\n", "seed is -1"),
+        (GOOD + "settings = 3\n", "give a table"),
         (GOOD.replace("hosts = 2", "hosts = 0"), "hosts is 0; give 1 or more"),
         (GOOD + 'rate = "fast"\n', "for example 100mbit"),
         (GOOD + 'rates = ["1gbit"]\n', "1 rates for 2 hosts"),
@@ -52,6 +59,8 @@ def test_mistakes_are_named(text: str, said: str, tmp_path: Path) -> None:
         (GOOD.replace('"exchange"', '"juggle"'), "workload 'juggle' is not known; known are exchange"),
         (GOOD.replace('"uniform:1"', '"uniform:3"'), "codec 'uniform:3': Uniform"),
         (GOOD + "[settings]\nheight = 3\n", "settings.height is not known"),
+        (GOOD + '[settings]\nrows = "many"\n', "settings.rows is 'many'; give a whole number"),
+        (GOOD + "[settings]\nrows = -4\n", "settings.rows is -4"),
     ],
 )
 def test_a_workload_knows_its_methods(text: str, said: str, tmp_path: Path) -> None:

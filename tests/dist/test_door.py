@@ -10,7 +10,7 @@ from tests.dist import work
 from thinwire import launch
 from thinwire.links.exchange import _bundle
 
-COLLECTIVES = ["all_to_all", "all_gather", "all_reduce", "broadcast", "receive"]
+COLLECTIVES = ["all_to_all", "all_gather", "all_reduce", "broadcast", "send", "receive"]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -41,28 +41,68 @@ def assert_books(books: dict[str, Any], me: int, workers: int) -> None:
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_a_killed_rank_is_named_on_every_other_within_ten_seconds(collective: str, tmp_path: Path) -> None:
+def test_a_rank_killed_in_the_middle_is_named_on_every_other_within_ten_seconds(collective: str, tmp_path: Path) -> None:
     with pytest.raises(launch.RankFailed, match="rank 1 of 4 failed: its process ended by SIGKILL"):
         launch.run(work.lose_a_rank, collective, "killed", 60.0, str(tmp_path), workers=4)
-    assert_told(tmp_path, least_s=0, most_s=10)
+    assert_told(tmp_path, {0, 2, 3}, least_s=0, most_s=11)
 
 
-@pytest.mark.parametrize("how", ["stopped", "stuck"])
-def test_a_stuck_rank_is_named_after_the_limit(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("collective", "how"), [("all_to_all", "stopped"), ("broadcast", "stuck"), ("receive", "stuck")])
+def test_a_stuck_rank_is_named_after_the_limit(collective: str, how: str, tmp_path: Path) -> None:
     with pytest.raises(launch.RankFailed, match="PeerLost: rank 1 (silent|alive but stuck) for"):
-        launch.run(work.lose_a_rank, "all_to_all", how, 5.0, str(tmp_path), workers=3)
-    assert_told(tmp_path, least_s=4, most_s=12)
+        launch.run(work.lose_a_rank, collective, how, 5.0, str(tmp_path), workers=3)
+    assert_told(tmp_path, {0, 2}, least_s=4, most_s=12)
 
 
-def assert_told(folder: Path, *, least_s: float, most_s: float) -> None:
+def assert_told(folder: Path, ranks: set[int], *, least_s: float, most_s: float) -> None:
     notes = {int(note.name): note.read_text().split(maxsplit=1) for note in folder.iterdir()}
-    assert 0 in notes
-    assert 2 in notes
-    assert 1 not in notes
+    assert set(notes) == ranks
     for seconds, said in notes.values():
         assert least_s <= float(seconds) <= most_s
         assert said.startswith("rank 1 ")
         assert "on channel 'test' in step 7" in said
+
+
+def test_a_pause_longer_than_the_limit_is_nobodys_loss() -> None:
+    assert launch.run(work.pause_then_exchange, 2.0, 4.0, workers=2) == [2, 2]
+
+
+def test_an_error_does_not_wait_for_a_rank_that_opens_late() -> None:
+    took, _ = launch.run(work.open_late, 8.0, workers=2)
+    assert took < 5
+
+
+def test_a_rank_killed_before_its_door_is_named(tmp_path: Path) -> None:
+    with pytest.raises(launch.RankFailed, match="rank 2 of 4 failed: its process ended by SIGKILL"):
+        launch.run(work.die_before_the_door, str(tmp_path), workers=4)
+    notes = {int(note.name): note.read_text() for note in tmp_path.iterdir()}
+    assert set(notes) == {0, 1, 3}
+    assert all(said.startswith("0 rank 2 ") for said in notes.values())
+
+
+def test_a_rank_that_has_left_is_missed_only_where_it_is_needed() -> None:
+    assert launch.run(work.leave_early, 3.0, workers=3) == [True, True, 0]
+
+
+def test_channels_and_doors_do_not_mix() -> None:
+    assert launch.run(work.cross_channels_and_doors, workers=2) == [[[1, 1], [2, 2], [3, 3]]] * 2
+
+
+def test_sizes_that_do_not_match_end_in_an_error() -> None:
+    said = launch.run(work.mismatched_sizes, 2.0, workers=2)[0]
+    assert "10 bytes have not arrived" in said
+    assert "do both ends expect the same sizes?" in said
+
+
+def test_every_type_travels_and_mistakes_are_said_at_once() -> None:
+    for found in launch.run(work.small_kinds, workers=2):
+        assert found[:6] == [1.0] * 6
+        assert [str(said).split(":")[0] for said in found[6:]] == [
+            "data of shape (4, 4) is not contiguous; give data.contiguous()",
+            "broadcast from rank 2",
+            f"all_to_all",
+            f"send to rank {str(found[9])[13]}",
+        ]
 
 
 def test_parts_of_one_buffer_are_sent_from_where_they_are() -> None:

@@ -107,6 +107,30 @@ def test_under_torchrun_the_same_call_joins(tmp_path: Path) -> None:
     assert results == ["RESULT [(0, 21)]", "RESULT [(1, 21)]"]
 
 
+RESTARTED = """
+import os, sys
+from tests.dist import work
+from thinwire import launch
+if __name__ == "__main__":
+    result = launch.run(work.add_ranks, 10, workers=7)
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        sys.exit("the first attempt fails")
+    sys.stdout.write(f"RESULT {result} {launch.run(work.add_ranks, 20, workers=7)}\\n")
+"""
+
+
+def test_a_job_that_torchrun_starts_again_joins_anew_and_may_run_twice(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(RESTARTED)
+    words = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1", str(script)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-m", "torch.distributed.run", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    results = sorted(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
+    assert results == ["RESULT [(0, 21)] [(0, 41)]", "RESULT [(1, 21)] [(1, 41)]"]
+
+
 def test_half_of_torchruns_words_is_an_error() -> None:
     assert seat_from_torchrun({}) is None
     with pytest.raises(ValueError, match="RANK but not LOCAL_RANK, MASTER_ADDR, MASTER_PORT; start with torchrun"):

@@ -1,7 +1,10 @@
 """Functions that ranks run: importable, since ranks are spawned."""
 
 import os
+import re
 import signal
+import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -89,34 +92,198 @@ def every_collective(member: Member) -> dict[str, object]:
 
 
 def lose_a_rank(member: Member, collective: str, how: str, limit_s: float, folder: str) -> None:
-    """Rank 1 is killed, stopped, or loops in step 7 while the others wait in `collective`: they note what they are told."""
-    n, me = member.world_size, member.rank
+    """Rank 1 is killed in the middle of one of many, or stays away; the others note what they are told."""
     door = Door(member.store, limit_s=limit_s)
     dist.barrier()
     door.step = 7
-    data = torch.zeros(4_000_000, dtype=torch.uint8)
-    start = time.monotonic()
-    if me == 1:
-        time.sleep(0.5)
-        if how == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif how == "stopped":
+    if member.rank == 1 and how == "killed":
+        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    elif member.rank == 1:
+        if how == "stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(3600)
+    start = time.monotonic()
     try:
-        if collective == "all_to_all":
-            door.all_to_all([data] * n, [data.numel()] * n, channel="test").wait()
-        elif collective == "all_gather":
-            door.all_gather(data, [data.numel()] * n, channel="test").wait()
-        elif collective == "all_reduce":
-            door.all_reduce(data, channel="test").wait()
-        elif collective == "broadcast":
-            door.broadcast(data, 1, channel="test").wait()
-        else:
-            door.receive(data.numel(), 1, channel="test").wait()
+        for _ in range(100_000):
+            once(door, collective, torch.zeros(4_000_000, dtype=torch.uint8))
     except PeerLost as lost:
-        (Path(folder) / str(me)).write_text(f"{time.monotonic() - start:.1f} {lost}")
+        (Path(folder) / str(member.rank)).write_text(f"{time.monotonic() - start:.1f} {lost}")
         raise
+
+
+def once(door: Door, collective: str, data: torch.Tensor) -> None:
+    """`send`: everybody to rank 1. `receive`: everybody from it."""
+    n, me = door.world_size, door.rank
+    others = [peer for peer in range(n) if peer != 1]
+    if collective == "all_to_all":
+        door.all_to_all([data] * n, [data.numel()] * n, channel="test").wait()
+    elif collective == "all_gather":
+        door.all_gather(data, [data.numel()] * n, channel="test").wait()
+    elif collective == "all_reduce":
+        door.all_reduce(data, channel="test").wait()
+    elif collective == "broadcast":
+        door.broadcast(data, 0, channel="test").wait()
+    elif (collective == "send") == (me == 1):
+        for transfer in [door.receive(data.numel(), peer, channel="test") for peer in (others if me == 1 else [1])]:
+            transfer.wait()
+    else:
+        for sent in [door.send(data, peer, channel="test") for peer in (others if me == 1 else [1])]:
+            sent.wait()
+
+
+def pause_then_exchange(member: Member, limit_s: float, pause_s: float) -> int:
+    """Everybody computes for longer than the limit, rank 1 a little longer still: nobody is lost."""
+    with Door(member.store, limit_s=limit_s) as door:
+        time.sleep(pause_s + member.rank)
+        x = torch.ones(1_000_000)
+        return int(door.all_reduce(x, channel="test").wait()[0])
+
+
+def open_late(member: Member, seconds: float) -> float:
+    """Rank 1's door opens late; an error on rank 0 before that comes out at once. How long it took there."""
+    start = time.monotonic()
+    if member.rank == 1:
+        time.sleep(seconds)
+        Door(member.store).close()
+        return 0.0
+    try:
+        with Door(member.store):
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        return time.monotonic() - start
+
+
+def die_before_the_door(member: Member, folder: str) -> None:
+    """Rank 2 never opens its door."""
+    if member.rank == 2:
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    door = Door(member.store)
+    try:
+        once(door, "all_to_all", torch.zeros(1000, dtype=torch.uint8))
+    except PeerLost as lost:
+        (Path(folder) / str(member.rank)).write_text(f"0 {lost}")
+        raise
+
+
+def leave_early(member: Member, limit_s: float) -> int:
+    """Rank 2 leaves; the other two go on with messages for longer than the limit, then ask for too much."""
+    door = Door(member.store, limit_s=limit_s)
+    if member.rank == 2:
+        door.close()
+        time.sleep(limit_s + 8)
+        return 0
+    peer = 1 - member.rank
+    for _ in range(int(limit_s) + 3):
+        time.sleep(1)
+        sent = door.send(torch.zeros(10, dtype=torch.uint8), peer, channel="test")
+        door.receive(10, peer, channel="test").wait()
+        sent.wait()
+    try:
+        door.all_reduce(torch.ones(3), channel="test").wait()
+    except PeerLost as lost:
+        return str(lost).startswith("rank 2 has left, on channel 'test'")
+    return -1
+
+
+def cross_channels_and_doors(member: Member) -> list[list[int]]:
+    """Two channels posted in opposite order, and two doors: each gets its own."""
+    first, second = Door(member.store), Door(member.store)
+    n, me = member.world_size, member.rank
+    ways = [(first, "a", 1), (first, "b", 2), (second, "a", 3)]
+    posted = {}
+    for door, channel, value in ways if me == 0 else reversed(ways):
+        data = [torch.full((100_000,), value, dtype=torch.uint8)] * n
+        posted[value] = door.all_to_all(data, [100_000] * n, channel=channel)
+    received = [[int(part.max()) for part in posted[value].wait()] for value in (1, 2, 3)]
+    first.close()
+    second.close()
+    return received
+
+
+def mismatched_sizes(member: Member, limit_s: float) -> str:
+    """Rank 0 sends ten bytes that rank 1 does not expect: an error, not a hang."""
+    with Door(member.store, limit_s=limit_s) as door:
+        mine = [torch.zeros(0, dtype=torch.uint8), torch.zeros(10 * (member.rank == 0), dtype=torch.uint8)]
+        try:
+            door.all_to_all(mine if member.rank == 0 else mine[::-1], [0, 0], channel="test").wait()
+        except PeerLost as lost:
+            return str(lost)
+        time.sleep(limit_s + 4)
+    return ""
+
+
+def small_kinds(member: Member) -> list[object]:
+    """Every type travels as bytes, small and large; mistakes are the caller's own, at once."""
+    n, me = member.world_size, member.rank
+    found: list[object] = []
+    with Door(member.store) as door:
+        for dtype in (torch.int16, torch.bfloat16, torch.float8_e4m3fn):
+            for size in (3, 5000):
+                x = torch.full((size,), float(me + 1)).to(dtype)
+                found.append(float(door.broadcast(x, 0, channel="test").wait().float().max()))
+        for wrong in (
+            lambda: door.broadcast(torch.zeros(4, 4).t(), 0, channel="test"),
+            lambda: door.broadcast(torch.zeros(4), n, channel="test"),
+            lambda: door.all_to_all([torch.zeros(1, dtype=torch.uint8)] * n, [5] * n, channel="test"),
+            lambda: door.send(torch.zeros(4), me, channel="test"),
+        ):
+            try:
+                wrong()
+            except ValueError as error:
+                found.append(str(error))
+    return found
+
+
+def bytes_by_address(member: Member, collective: str, size: int) -> tuple[dict[int, int], dict[int, int]]:
+    """One collective in a lab: what the books say of each peer, and what the kernel does (`ss`, by address)."""
+    with Door(member.store) as door:
+        once(door, "all_to_all", torch.zeros(8, dtype=torch.uint8))
+        before = _sent_by_address()
+        door.books.take()
+        once(door, collective, torch.zeros(size, dtype=torch.uint8))
+        booked = dict(door.books.take()["test"].bytes_to)
+        dist.barrier()
+        after = _sent_by_address()
+    return booked, {peer: after[peer] - before.get(peer, 0) for peer in after}
+
+
+def _sent_by_address() -> dict[int, int]:
+    shown = subprocess.run(["ss", "-tinH"], capture_output=True, text=True, check=True).stdout
+    found: dict[int, int] = {}
+    for peer, sent in re.findall(r"10\.77\.0\.(\d+)\]?:\d+ *\n[^\n]*bytes_sent:(\d+)", shown):
+        found[int(peer) - 1] = found.get(int(peer) - 1, 0) + int(sent)
+    return found
+
+
+def exchange_content(member: Member, size: int, repeats: int, folder: str) -> list[float]:
+    """All-to-alls whose bytes are checked; the first rank notes that they have begun. Seconds of each."""
+    n, me = member.world_size, member.rank
+    seconds = []
+    with Door(member.store) as door:
+        for repeat in range(repeats):
+            made = torch.Generator().manual_seed(repeat)
+            everything = torch.randint(0, 256, (n, size), dtype=torch.uint8, generator=made)
+            dist.barrier()
+            start = time.perf_counter()
+            if me == 0:
+                (Path(folder) / "begun").touch()
+            parts = door.all_to_all([everything[me]] * n, [size] * n, channel="test").wait()
+            seconds.append(time.perf_counter() - start)
+            assert all(torch.equal(part, everything[peer]) for peer, part in enumerate(parts))
+    return seconds
+
+
+def exchange_until_lost(member: Member, limit_s: float, folder: str) -> str:
+    """Exchange until somebody is lost; what was said."""
+    door = Door(member.store, limit_s=limit_s)
+    (Path(folder) / str(member.rank)).touch()
+    try:
+        for _ in range(100_000):
+            once(door, "all_to_all", torch.zeros(100_000, dtype=torch.uint8))
+    except PeerLost as lost:
+        return str(lost)
+    return ""
 
 
 def exchange_and_time(member: Member, size: int, repeats: int) -> list[float]:

@@ -6,7 +6,20 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from thinwire.launch.lab import parse_rate
+from thinwire.launch.lab import MOST_HOSTS, parse_rate
+
+WORDS = {str: "a string", int: "a whole number", list: "a list of strings", dict: "a table"}
+KINDS: dict[str, type] = {
+    "workload": str,
+    "methods": list,
+    "hosts": int,
+    "rate": str,
+    "rates": list,
+    "ranks_per_host": int,
+    "repeats": int,
+    "seed": int,
+    "settings": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -39,9 +52,15 @@ def load_case(path: Path) -> Case:
     unknown = sorted(set(content) - known)
     if unknown:
         raise ValueError(f"{path}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}")
-    for key, kind in {"workload": str, "methods": list, "hosts": int}.items():
-        if not isinstance(content.get(key), kind):
-            raise ValueError(f"{path}: {key} is {content.get(key)!r}; give a {kind.__name__}")
+    for key in ("workload", "methods", "hosts"):
+        if key not in content:
+            raise ValueError(f"{path}: no {key}; a case needs workload, methods and hosts")
+    for key, value in content.items():
+        # By exact type: true is an int to Python, and a string a sequence of letters.
+        if type(value) is not KINDS[key]:
+            raise ValueError(f"{path}: {key} is {value!r}; give {WORDS[KINDS[key]]}")
+        if isinstance(value, list) and not all(isinstance(each, str) for each in value):
+            raise ValueError(f"{path}: {key} is {value!r}; give {WORDS[list]}")
     content["methods"] = tuple(content["methods"])
     content["rates"] = tuple(content.get("rates", ()))
     case = Case(name=path.stem, **content)
@@ -53,8 +72,12 @@ def _check(path: Path, case: Case) -> None:
     if not case.methods or len(set(case.methods)) != len(case.methods):
         raise ValueError(f"{path}: methods is {list(case.methods)}; give at least one, each once")
     for key in ("hosts", "ranks_per_host", "repeats"):
-        if not isinstance(getattr(case, key), int) or getattr(case, key) < 1:
+        if getattr(case, key) < 1:
             raise ValueError(f"{path}: {key} is {getattr(case, key)!r}; give 1 or more")
+    if case.hosts > MOST_HOSTS:
+        raise ValueError(f"{path}: hosts is {case.hosts}; give at most {MOST_HOSTS}")
+    if not 0 <= case.seed < 2**63:
+        raise ValueError(f"{path}: seed is {case.seed}; give 0 or more, below 2**63")
     if case.rates and len(case.rates) != case.hosts:
         raise ValueError(
             f"{path}: {len(case.rates)} rates for {case.hosts} hosts; give one for each, or `rate` for all"

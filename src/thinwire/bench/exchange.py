@@ -20,6 +20,9 @@ def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
     unknown = sorted(set(settings) - KNOWN)
     if unknown:
         raise ValueError(f"settings.{unknown[0]} is not known to exchange; known are {', '.join(sorted(KNOWN))}")
+    for name, value in settings.items():
+        if type(value) is not int or value < 1:
+            raise ValueError(f"settings.{name} is {value!r}; give a whole number, 1 or more")
 
 
 def prepare(door: Door, settings: Mapping[str, Any], seed: int) -> Tensor:

@@ -3,6 +3,6 @@
 from thinwire.launch.lab import Lab, LabUnavailable
 from thinwire.launch.local import run
 from thinwire.launch.ranks import RankFailed
-from thinwire.launch.seat import Member, Seat
+from thinwire.launch.seat import Member, Seat, seat_from_torchrun
 
-__all__ = ["Lab", "LabUnavailable", "Member", "RankFailed", "Seat", "run"]
+__all__ = ["Lab", "LabUnavailable", "Member", "RankFailed", "Seat", "run", "seat_from_torchrun"]

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from thinwire.launch.namespaces import FOLDER, enter_namespace
 from thinwire.launch.ranks import run_ranks
-from thinwire.launch.seat import Seat
+from thinwire.launch.seat import Seat, seat_from_torchrun
 from thinwire.launch.store import serve_store
 
 T = TypeVar("T")
@@ -33,12 +33,14 @@ NAME = re.compile(r"tw(?P<pid>\d+)x(?P<started>\d+)n\d+(?:sw|h\d+)")
 SWITCH_ADDRESS = "10.77.0.254"
 NETWORK = "10.77.0.0/24"
 MOST_HOSTS = 250
-# Queues never drop: what a host may have under way in TCP fits. A loss would add time-outs that no rate explains.
-QUEUE_BYTES = 16 << 20
-# What a connection may have under way: a second's worth at its host's rate, and no more than half the queue.
+# What a connection may have under way: a second's worth at its host's rate, within bounds.
 WINDOW_S = 1.0
 LEAST_WINDOW_BYTES = 1 << 18
-MOST_WINDOW_BYTES = QUEUE_BYTES // 2
+MOST_WINDOW_BYTES = 1 << 23
+# Queues never drop: what all connections of so many ranks a host have under way fits, with headers. A loss would add
+# time-outs that no rate explains.
+QUEUED_RANKS = 4
+QUEUE_SHARE = 1.25
 SEGMENT_BYTES = 1448
 # A window that waits in a queue is not lost. The kernel's own limit of 0.2 s would send it again.
 LEAST_RETRY_S = 3
@@ -99,6 +101,8 @@ class Lab:
 
     def __enter__(self) -> "Lab":
         problem = missing()
+        if problem is None and seat_from_torchrun() is not None:
+            problem = "a lab starts its own ranks, and torchrun has already started some; run without torchrun"
         if problem is not None:
             raise LabUnavailable(problem)
         sweep()
@@ -157,7 +161,7 @@ class Lab:
             switch.append(f"link add h{host} type veth peer name eth0 netns {namespace}")
             switch.append(f"link set h{host} master br0 up")
         _batch("ip", self.switch, switch)
-        shaped = [_shape(f"h{host}", rate) for host, rate in enumerate(self.rates)]
+        shaped = [_shape(f"h{host}", rate, self.rates) for host, rate in enumerate(self.rates)]
         _batch("tc", self.switch, shaped)  # into the hosts
         for host, namespace in enumerate(self.namespaces):
             own = [
@@ -167,7 +171,7 @@ class Lab:
                 _route(self.rates[host]),
             ]
             _batch("ip", namespace, own)
-            _batch("tc", namespace, [_shape("eth0", self.rates[host])])  # out of them
+            _batch("tc", namespace, [_shape("eth0", self.rates[host], self.rates)])  # out of them
             _inside(namespace, partial(_plain_tcp, self.rates[host]))
             cores = cores_of(host, self.hosts, sorted(os.sched_getaffinity(0)))
             _keep_order(namespace, "eth0", cores)
@@ -200,16 +204,16 @@ def sweep() -> list[str]:
     folder = Path(FOLDER)
     for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
         match = NAME.fullmatch(entry.name)
-        if match is not None and _started(int(match["pid"])) != int(match["started"]):
-            _delete(entry.name)
+        if match is not None and _started(int(match["pid"])) != int(match["started"]) and _delete(entry.name):
             left.append(entry.name)
     return left
 
 
 def _started(pid: int) -> int:
-    """When a process started, in clock ticks since boot; 0 where there is none. (Process ids come round again.)"""
+    """When a process started, in clock ticks since boot; 0 where it is dead. (Process ids come round again.)"""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return 0 if state in "ZX" else int(fields[18])
     except (FileNotFoundError, ProcessLookupError):
         return 0
 
@@ -218,10 +222,11 @@ def address(host: int) -> str:
     return f"10.77.0.{host + 1}"
 
 
-def _shape(device: str, rate: str) -> str:
+def _shape(device: str, rate: str, all_rates: Sequence[str]) -> str:
     bits = parse_rate(rate)
+    queue = int(QUEUE_SHARE * QUEUED_RANKS**2 * sum(map(_window_bytes, all_rates)))
     burst = max(LEAST_BURST_BYTES, int(bits / 8 * BURST_S))
-    return f"qdisc add dev {device} root tbf rate {bits}bit burst {burst} limit {QUEUE_BYTES}"
+    return f"qdisc add dev {device} root tbf rate {bits}bit burst {burst} limit {min(queue, 2**31)}"
 
 
 def _window_bytes(rate: str) -> int:
@@ -250,10 +255,11 @@ def _plain_tcp(rate: str) -> None:
 
 def _keep_order(namespace: str, device: str, cores: frozenset[int] | None) -> None:
     """One core takes what arrives at a device. Frames that two cores carry overtake each other: TCP sees a loss."""
-    mask = 1 << min(cores or {0})
+    words, bit = divmod(min(cores or {0}), 32)
+    mask = ",".join([f"{1 << bit:x}", *["00000000"] * words])
     path = f"/sys/class/net/{device}/queues/rx-0/rps_cpus"
     # By `ip netns exec`, since a namespace's own devices are seen only in a /sys mounted inside it.
-    _command("ip", "netns", "exec", namespace, "sh", "-c", f"echo {mask:x} > {path}")
+    _command("ip", "netns", "exec", namespace, "sh", "-c", f"echo {mask} > {path}")
 
 
 def _inside(namespace: str, work: Callable[[], T]) -> T:
@@ -291,8 +297,8 @@ def _without_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _delete(name: str) -> None:
-    subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+def _delete(name: str) -> bool:
+    return subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False).returncode == 0
 
 
 def _batch(tool: str, namespace: str | None, lines: Sequence[str]) -> None:

@@ -6,12 +6,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import count
 
 import torch
 import torch.distributed as dist
 
 from thinwire.launch.seat import Member, Seat
 
+# Runs of this process, one after the other.
+_runs = count()
 # How long ranks wait for each other to appear.
 JOIN_LIMIT_S = 60.0
 # gloo's own limit on an operation. The door has a shorter one of its own; this only ends what nobody waits for.
@@ -37,15 +40,18 @@ def joined(seat: Seat, *, hosts_store: bool = False) -> Iterator[Member]:
         timeout=timedelta(seconds=JOIN_LIMIT_S),
         wait_for_workers=False,
     )
+    # A job that torchrun has started again finds the same store; what the last attempt wrote there is not meant for us.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    own = dist.PrefixStore(f"thinwire/{attempt}/{next(_runs)}", store)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if cuda else "gloo",
-        store=dist.PrefixStore("thinwire", store),
+        store=dist.PrefixStore("group", own),
         rank=seat.rank,
         world_size=seat.world_size,
         timeout=timedelta(seconds=OPERATION_LIMIT_S),
     )
     try:
-        yield Member(seat, store, device)
+        yield Member(seat, own, device)
     except BaseException:
         # An operation may still hang on a lost rank, and taking the group down would wait for it: leave at once when
         # the interpreter ends, after whoever reports the error has done so.

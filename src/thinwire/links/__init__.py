@@ -1,7 +1,8 @@
 """The wires; knows no models."""
 
 from thinwire.links.books import Books, ChannelBook
-from thinwire.links.exchange import Door, Transfer
+from thinwire.links.exchange import Door
 from thinwire.links.pulse import PeerLost
+from thinwire.links.transfer import Transfer
 
 __all__ = ["Books", "ChannelBook", "Door", "PeerLost", "Transfer"]

@@ -6,13 +6,13 @@ burst pass at full speed). A collective takes the same shape over the time that 
 from the way it goes: rounds, a ring, a chain. So what a way of going does not explain is measured and not guessed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from thinwire.links.routes import CHUNK_BYTES
+from thinwire.links.routes import CHUNK_BYTES, reduce_heir, ring_heir
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -98,11 +98,11 @@ class CostModel:
     def all_gather(self, sizes: Sequence[float]) -> float:
         if len(set(sizes)) > 1:
             return self.all_to_all([[size] * self.world_size for size in sizes])
-        return self.collectives["all_gather"](self.ring_s((self.world_size - 1) * sizes[0]))
+        return self.collectives["all_gather"](self.ring_s((self.world_size - 1) * sizes[0], ring_heir))
 
     def all_reduce(self, size_bytes: float) -> float:
         n = self.world_size
-        return self.collectives["all_reduce"](self.ring_s(2 * (n - 1) / n * size_bytes))
+        return self.collectives["all_reduce"](self.ring_s(2 * (n - 1) / n * size_bytes, reduce_heir))
 
     def broadcast(self, size_bytes: float, source: int) -> float:
         return self.collectives["broadcast"](self.chain_s(size_bytes, source))
@@ -123,12 +123,12 @@ class CostModel:
             free_s = ends
         return max(free_s)
 
-    def ring_s(self, bytes_per_edge: float) -> float:
+    def ring_s(self, bytes_per_edge: float, heir: Callable[[int, int], int]) -> float:
         """A ring is as fast as its slowest edge."""
         n = self.world_size
         if n == 1:
             return 0.0
-        slowest = min(self.links[rank, (rank + 1) % n].bytes_per_s for rank in range(n))
+        slowest = min(self.links[rank, heir(rank, n)].bytes_per_s for rank in range(n))
         return bytes_per_edge / slowest
 
     def chain_s(self, size_bytes: float, source: int) -> float:

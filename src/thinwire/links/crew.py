@@ -38,5 +38,6 @@ class Crew:
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             work()
+            del work  # and what it holds: an idle thread keeps no buffers
             with self._lock:
                 self._idle += 1

@@ -4,12 +4,13 @@ Asynchronous collectives on torch.distributed, gloo and NCCL alike. Callers bund
 are known from the plan on both sides and are never sent ahead.
 """
 
+import itertools
 import math
 import threading
-import time
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,63 +19,39 @@ from torch import Tensor
 from thinwire.links import streams
 from thinwire.links.books import Books
 from thinwire.links.crew import Crew
-from thinwire.links.pulse import Pulse
-from thinwire.links.routes import TREE_BYTES, chain_heirs, tree_heirs
+from thinwire.links.pulse import Pulse, Waiting
+from thinwire.links.routes import TREE_BYTES, chain_heirs, reduce_heir, ring_heir, tree_heirs
+from thinwire.links.transfer import LOOK_S, Transfer
 
 T = TypeVar("T")
 
 LIMIT_S = 60.0
-# Tags below this are collectives' operation numbers, those from it on point to point channels.
+# Tags below this are collectives', those from it on point to point channels'.
 TAGS = 1 << 28
-# How often a waiting rank looks around.
-LOOK_S = 0.1
-
-
-class Transfer(Generic[T]):
-    """Something on its way. `wait` gives its result, or raises PeerLost."""
-
-    def __init__(self, door: "Door", channel: str, operation: int, finish: Callable[[], T]) -> None:
-        self._door = door
-        self._channel = channel
-        self._step = door.step
-        self.operation = operation
-        self._finish = finish
-        self._posted_s = time.perf_counter()
-        self._ended = threading.Event()
-        self._error: BaseException | None = None
-
-    def done(self) -> bool:
-        return self._ended.is_set()
-
-    def wait(self) -> T:
-        start = time.perf_counter()
-        try:
-            while not self._ended.wait(LOOK_S):
-                self._door.pulse.check(self._channel, self._step, self.operation)
-        finally:
-            self._door.books.waited(self._channel, time.perf_counter() - start)
-        if self._error is not None:
-            raise self._door.pulse.broken(self._channel, self._step, str(self._error)) from self._error
-        return self._finish()
-
-    def _end(self, error: BaseException | None) -> None:
-        self._error = error
-        self._door.books.finished(self._channel, time.perf_counter() - self._posted_s)
-        self._ended.set()
+# Doors are numbered in the order they are opened, which is the same on all ranks.
+_doors = itertools.count()
 
 
 class Door:
-    """This rank's way to the others. `step` is the caller's own count (an epoch, an iteration), named in errors."""
+    """This rank's way to the others. `step` is the caller's own count (an epoch, an iteration), named in errors.
+
+    Ranks open their doors in the same order, and enter each channel's collectives in the same order. Those of several
+    channels may be posted in any order, but for `all_reduce`, `all_gather` of equal sizes and broadcasts of up to 4 kB,
+    which the backend matches by order alone.
+    """
 
     def __init__(self, store: dist.Store, *, limit_s: float = LIMIT_S) -> None:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         self.books = Books()
-        self._crew = Crew()
         self.step = 0
-        self.pulse = Pulse(
-            dist.PrefixStore("thinwire-door", store), rank=self.rank, world_size=self.world_size, limit_s=limit_s
-        )
+        self._number = next(_doors)
+        self._crew = Crew()
+        self._lock = threading.Lock()
+        self._entered: defaultdict[str, int] = defaultdict(int)  # collectives by channel
+        self._channels: dict[int, str] = {}  # by the tag of their messages
+        own = dist.PrefixStore(f"thinwire-door-{self._number}", store)
+        self.pulse = Pulse(own, rank=self.rank, world_size=self.world_size, limit_s=limit_s)
 
     def close(self) -> None:
         """Stop giving signs of life. Threads that have brought a transfer to its end are let go first."""
@@ -96,11 +73,16 @@ class Door:
         parts = [_as_bytes(data) for data in outgoing]
         sizes = [part.nbytes for part in parts]
         incoming = list(incoming_bytes)
+        if sizes[self.rank] != incoming[self.rank]:
+            raise ValueError(
+                f"all_to_all: rank {self.rank} has {sizes[self.rank]} bytes for itself and expects "
+                f"{incoming[self.rank]} from itself; give the same"
+            )
         received = torch.empty(sum(incoming), dtype=torch.uint8, device=parts[0].device)
         views = list(torch.split(received, incoming))
-        transfer = self._transfer(channel, self._to_peers(sizes), lambda: views)
+        transfer, tag = self._enter(channel, self._to_peers(sizes), received.nbytes, lambda: views)
         if received.device.type == "cpu":
-            return self._on_thread(transfer, lambda: streams.exchange(parts, views, tag=transfer.operation % TAGS))
+            return self._on_thread(transfer, lambda: streams.exchange(parts, views, tag=tag))
         sent = _bundle(parts)
         return self._follow(
             transfer, lambda: dist.all_to_all_single(received, sent, incoming, sizes, async_op=True), keep=sent
@@ -120,79 +102,114 @@ class Door:
             return self.all_to_all([sent] * self.world_size, sizes, channel=channel)
         received = [torch.empty_like(sent) for _ in sizes]
         # A ring: what I send goes to my neighbour, mine and then what I was handed.
-        neighbour = {(self.rank + 1) % self.world_size: sent.nbytes * (self.world_size - 1)}
-        transfer = self._transfer(channel, neighbour if self.world_size > 1 else {}, lambda: received)
+        bytes_to = {ring_heir(self.rank, self.world_size): sent.nbytes * (self.world_size - 1)}
+        transfer, _ = self._enter(channel, bytes_to, sum(sizes), lambda: received)
         return self._follow(transfer, lambda: dist.all_gather(received, sent, async_op=True), keep=sent)
 
     def all_reduce(self, x: Tensor, *, channel: str) -> Transfer[Tensor]:
         """The sum of everybody's x, in x itself."""
         n = self.world_size
         # A ring again, scatter then gather: 2 (n - 1) / n of x to the neighbour.
-        neighbour = {(self.rank + 1) % n: math.ceil(2 * (n - 1) / n * x.nbytes)} if n > 1 else {}
-        transfer = self._transfer(channel, neighbour, lambda: x)
+        bytes_to = {reduce_heir(self.rank, n): math.ceil(2 * (n - 1) / n * x.nbytes)}
+        transfer, _ = self._enter(channel, bytes_to, 2 * x.nbytes, lambda: x)
         return self._follow(transfer, lambda: dist.all_reduce(x, async_op=True), keep=x)
 
     def broadcast(self, x: Tensor, source: int, *, channel: str) -> Transfer[Tensor]:
         """The source's x, in x itself."""
+        if not 0 <= source < self.world_size:
+            raise ValueError(f"broadcast from rank {source}: there are {self.world_size} ranks")
+        data = _as_bytes(x)
         large = x.nbytes > TREE_BYTES and x.device.type == "cpu"
         heirs = (chain_heirs if large else tree_heirs)(self.rank, source, self.world_size)
-        transfer = self._transfer(channel, dict.fromkeys(heirs, x.nbytes), lambda: x)
+        transfer, tag = self._enter(channel, dict.fromkeys(heirs, x.nbytes), x.nbytes, lambda: x)
         if large:
-            data = _as_bytes(x)
-            return self._on_thread(transfer, lambda: streams.chain(data, source, tag=transfer.operation % TAGS))
-        return self._follow(transfer, lambda: dist.broadcast(x, source, async_op=True), keep=x)
+            return self._on_thread(transfer, lambda: streams.chain(data, source, tag=tag))
+        return self._follow(transfer, lambda: dist.broadcast(data, source, async_op=True), keep=data)
 
     def send(self, data: Tensor, peer: int, *, channel: str) -> Transfer[None]:
         self._expect_peer("send to", peer)
         sent = _as_bytes(data)
-        transfer = self._transfer(channel, {peer: sent.nbytes}, lambda: None, counts=False)
-        work = dist.isend(sent, peer, tag=_channel_tag(channel))
-        return self._on_thread(transfer, lambda: _wait_for(work, sent))
+        tag = self._message_tag(channel)
+        number = self.pulse.enters_send(peer)
+        waiting = Waiting(channel, self.step, sent.nbytes, sends_to=peer, message=number)
+        self.books.posted(channel, {peer: sent.nbytes})
+        transfer: Transfer[None] = Transfer(self.books, self.pulse, waiting, lambda: None)
+        return self._message(transfer, lambda: dist.isend(sent, peer, tag=tag), sent)
 
     def receive(self, size: int, peer: int, *, channel: str, device: torch.device | None = None) -> Transfer[Tensor]:
         self._expect_peer("receive from", peer)
         received = torch.empty(size, dtype=torch.uint8, device=device)
-        transfer = self._transfer(channel, {}, lambda: received, counts=False)
-        work = dist.irecv(received, peer, tag=_channel_tag(channel))
-        return self._on_thread(transfer, lambda: _wait_for(work, received))
+        tag = self._message_tag(channel)
+        number = self.pulse.enters_receive(peer)
+        waiting = Waiting(channel, self.step, size, receives_from=peer, message=number)
+        self.books.posted(channel, {})
+        transfer = Transfer(self.books, self.pulse, waiting, lambda: received)
+        return self._message(transfer, lambda: dist.irecv(received, peer, tag=tag), received)
 
-    def _transfer(
-        self, channel: str, bytes_to: dict[int, int], finish: Callable[[], T], *, counts: bool = True
-    ) -> Transfer[T]:
-        # Collectives are entered by all ranks alike: counting them shows who stays behind. Point to point is not.
-        if counts:
-            self.pulse.operations += 1
+    def _enter(
+        self, channel: str, bytes_to: dict[int, int], incoming_bytes: int, finish: Callable[[], T]
+    ) -> tuple[Transfer[T], int]:
+        """Count a collective; its transfer, and its tag, which is the same on all ranks and no other's."""
+        with self._lock:
+            self._entered[channel] += 1
+            name = f"{self._number}/{channel}/{self._entered[channel]}"
+            operation = self.pulse.enters_collective()
+        bytes_to = {peer: size for peer, size in bytes_to.items() if peer != self.rank}
         self.books.posted(channel, bytes_to)
-        return Transfer(self, channel, self.pulse.operations if counts else 0, finish)
+        size = sum(bytes_to.values()) + incoming_bytes
+        waiting = Waiting(channel, self.step, size, operation=operation)
+        return Transfer(self.books, self.pulse, waiting, finish), zlib.crc32(name.encode()) % TAGS
 
-    def _follow(self, transfer: Transfer[T], post: Callable[[], Any], *, keep: object) -> Transfer[T]:
+    def _follow(self, transfer: Transfer[T], post: Callable[[], Any], *, keep: Tensor) -> Transfer[T]:
         """Post, and mark the transfer's end when the backend says so. `keep` must outlive the transfer."""
-        work = post()
 
         def ended(future: torch.futures.Future[Any], kept: object = keep) -> None:
             error: BaseException | None = None
             try:
                 future.wait()
-            except RuntimeError as raised:
+            except BaseException as raised:
                 error = raised
-            transfer._end(error)
+            transfer.end(error)
 
+        try:
+            work = post()
+        except RuntimeError as error:  # somebody has long gone: said at once, and told by `wait` like all else
+            transfer.end(error)
+            return transfer
+        if keep.device.type == "cuda":
+            transfer.streamed.append(work)
         work.get_future().add_done_callback(ended)
         return transfer
 
-    def _on_thread(self, transfer: Transfer[T], work: Callable[[], None]) -> Transfer[T]:
-        """As above, for what gloo gives no future for: a thread does the waiting."""
+    def _message(self, transfer: Transfer[T], post: Callable[[], Any], kept: Tensor) -> Transfer[T]:
+        """Posted here, since order counts; waited for on a thread, since gloo gives no future for messages."""
+        try:
+            work = post()
+        except RuntimeError as error:
+            transfer.end(error)
+            return transfer
+        if kept.device.type == "cuda":
+            transfer.streamed.append(work)
+        return self._on_thread(transfer, lambda: _wait_for(work, kept))
 
+    def _on_thread(self, transfer: Transfer[T], work: Callable[[], None]) -> Transfer[T]:
         def body() -> None:
             error: BaseException | None = None
             try:
                 work()
-            except RuntimeError as raised:
+            except BaseException as raised:
                 error = raised
-            transfer._end(error)
+            transfer.end(error)
 
         self._crew.do(body)
         return transfer
+
+    def _message_tag(self, channel: str) -> int:
+        tag = TAGS + zlib.crc32(f"{self._number}/{channel}".encode()) % TAGS
+        taken = self._channels.setdefault(tag, channel)
+        if taken != channel:
+            raise ValueError(f"channels {taken!r} and {channel!r} get the same tag; rename one")
+        return tag
 
     def _to_peers(self, sizes: Sequence[int]) -> dict[int, int]:
         return {peer: size for peer, size in enumerate(sizes) if peer != self.rank}
@@ -204,10 +221,6 @@ class Door:
     def _expect_places(self, what: str, given: Sequence[object]) -> None:
         if len(given) != self.world_size:
             raise ValueError(f"{what} has {len(given)} entries; give one for each of the {self.world_size} ranks")
-
-
-def _channel_tag(channel: str) -> int:
-    return TAGS + zlib.crc32(channel.encode()) % TAGS
 
 
 def _wait_for(work: Any, kept: Tensor) -> None:

@@ -42,11 +42,12 @@ def probe(door: Door, *, on_progress: Progress = lambda share, what: None) -> Co
     pairs = [(src, dst) for src in range(n) for dst in range(n) if src != dst]
     messages = [Payload.message(size, src, dst, n) for src, dst in pairs for size in SIZES]
     collectives = [Payload.even(kind, size, n) for kind in KINDS for size in COLLECTIVE_SIZES] if n > 1 else []
+    collectives += [Payload.even("all_to_all", SIZES[-1], n)] if n > 1 else []
     # Uneven ones too: an exchange that fills every link both ways gets a little less of each.
     collectives += (
         [Payload.uneven("all_to_all", size, n, random.Random(size)) for size in COLLECTIVE_SIZES] if n > 1 else []
     )
-    seconds = measure(door, [*messages, *collectives], on_progress=on_progress)
+    seconds = measure(door, [*messages, *collectives], least=2, least_messages=1, on_progress=on_progress)
     links = {}
     for pair in pairs:
         links[pair] = _fit_link(*pair, [seconds[Payload.message(size, *pair, n)] for size in SIZES])
@@ -65,7 +66,7 @@ def check(
     """Random collectives with random payloads, predicted and measured."""
     randomness = random.Random(seed)
     payloads = [Payload.draw(randomness, door.world_size) for _ in range(draws)]
-    seconds = measure(door, payloads, least=3, on_progress=on_progress)
+    seconds = measure(door, payloads, least=3, least_messages=3, on_progress=on_progress)
     return [
         CheckRow(payload.kind, payload.bytes_of_busiest(), payload.predict(model), seconds[payload])
         for payload in payloads
@@ -73,16 +74,21 @@ def check(
 
 
 def measure(
-    door: Door, payloads: Sequence[Payload], *, least: int = 1, on_progress: Progress = lambda share, what: None
+    door: Door,
+    payloads: Sequence[Payload],
+    *,
+    least: int,
+    least_messages: int,
+    on_progress: Progress = lambda share, what: None,
 ) -> dict[Payload, float]:
-    """Seconds of each, the mean of the middle half; at least `least` times each."""
+    """Seconds of each, the mean of the middle half; at least so many times each."""
     # In mixed order: a small message after a large exchange is slower than after its like.
     order = random.Random(0).sample(payloads, len(payloads))
     taken: dict[Payload, list[float]] = {payload: [] for payload in payloads}
     for turn, payload in enumerate(order * PASSES):
         on_progress(turn / (PASSES * len(order)), payload.kind)
         own = taken[payload]
-        if len(own) < least or sum(own) < PATIENCE_S:
+        if len(own) < (least_messages if payload.kind == "send" else least) or sum(own) < PATIENCE_S:
             # The first burst is one: it shows how long they take.
             burst = min(BURST, int(PATIENCE_S / own[-1])) if own else 1
             own += payload.seconds(door, max(1, burst))
@@ -90,8 +96,10 @@ def measure(
 
 
 def _midmean(values: Sequence[float]) -> float:
-    """Unmoved by outliers like the median, and steady where times come in two kinds."""
+    """Unmoved by outliers like the median, and steady where times come in two kinds. Of two the faster: delays add."""
     ordered = sorted(values)
+    if len(ordered) == 2:
+        return ordered[0]
     cut = (len(ordered) + 1) // 4
     middle = ordered[cut : len(ordered) - cut]
     return sum(middle) / len(middle)

@@ -2,21 +2,23 @@
 
 A rank is lost when its connection broke and its signs stop; when its signs stop for as long as the limit; or when it
 stays behind for that long, alive, at an operation that others wait in. Whoever finds out first writes it to the store,
-so that all ranks, also those that share no connection with the lost one, stop with the same words.
+so that all ranks, also those that share no connection with the lost one, stop with the same words. Only the pulse's own
+thread speaks with the store: it may not answer, and nobody who waits for ranks should wait for it.
 """
 
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
 BEAT_S = 1.0
 # Silence that confirms a broken connection.
 SILENCE_S = 3.0
-LEFT = "left"
+# A transfer that everybody has entered may be slow, but not slower than this beyond the limit.
+LEAST_BYTES_PER_S = 100_000
+VERDICT = "lost"
 
 
 class PeerLost(RuntimeError):
@@ -24,13 +26,52 @@ class PeerLost(RuntimeError):
 
 
 @dataclass
-class _Sign:
+class Counts:
+    """What a rank has entered so far: collectives, and messages to and from each rank."""
+
+    operations: int = 0
+    sent: list[int] = field(default_factory=list)
+    received: list[int] = field(default_factory=list)
+
+    def text(self) -> str:
+        return ";".join([str(self.operations), *(",".join(map(str, each)) for each in (self.sent, self.received))])
+
+    @staticmethod
+    def parse(text: str) -> "Counts":
+        operations, sent, received = text.split(";")
+        return Counts(int(operations), [*map(int, sent.split(","))], [*map(int, received.split(","))])
+
+
+@dataclass
+class Sign:
     """The last that was heard of a rank, on our own clock."""
 
-    text: str = ""
+    counts: Counts
+    beat: int = 0  # 0: it has not come yet
+    left: bool = False
     heard_s: float = 0.0
-    operations: int = 0
-    moved_s: float = 0.0  # when its count of operations last rose
+    moved_s: float = 0.0  # when it last entered anything
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Somebody waits at the door, and for whom: for all to enter a collective, or for one message's other end."""
+
+    channel: str
+    step: int
+    size_bytes: int
+    operation: int = 0
+    sends_to: int | None = None
+    receives_from: int | None = None
+    message: int = 0  # which one between the two
+    since_s: float = field(default_factory=time.monotonic)
+
+    def is_behind(self, peer: int, counts: Counts, me: int) -> bool:
+        if self.sends_to is not None:
+            return peer == self.sends_to and counts.received[me] < self.message
+        if self.receives_from is not None:
+            return peer == self.receives_from and counts.sent[me] < self.message
+        return counts.operations < self.operation
 
 
 class Pulse:
@@ -41,96 +82,142 @@ class Pulse:
         self.rank = rank
         self.world_size = world_size
         self.limit_s = limit_s
-        self.operations = 0  # entered by this rank so far
+        self._lock = threading.Lock()
+        self._counts = Counts(0, [0] * world_size, [0] * world_size)
         now = time.monotonic()
-        self._signs = [_Sign(heard_s=now, moved_s=now) for _ in range(world_size)]
+        nothing = Counts(0, [0] * world_size, [0] * world_size)
+        self._signs = [Sign(nothing, heard_s=now, moved_s=now) for _ in range(world_size)]
         self._verdict: str | None = None
+        self._agreed = threading.Event()  # the verdict is what the store has
         self._beats = 0
-        self._stop = threading.Event()
-        # Keys must exist before they are read in one go.
-        store.set(self._key(rank), "0 0")
+        self._wake = threading.Event()
+        self._stop = False
+        # A key that does not exist would block who reads it: everybody makes everybody's.
+        for peer in range(world_size):
+            store.compare_set(_key(peer), "", f"0 {nothing.text()}")
         self._thread = threading.Thread(target=self._run, name="thinwire-pulse", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._stop.set()
+        """Say that we leave. Where the store does not answer, go without."""
+        self._stop = True
+        self._wake.set()
         self._thread.join(2 * BEAT_S)
-        with suppress(RuntimeError):  # the store has gone first: nobody is left to tell
-            self._store.set(self._key(self.rank), f"{LEFT} {self.operations}")
 
-    def check(self, channel: str, step: int, operation: int) -> None:
+    def enters_collective(self) -> int:
+        with self._lock:
+            self._counts.operations += 1
+            return self._counts.operations
+
+    def enters_send(self, peer: int) -> int:
+        with self._lock:
+            self._counts.sent[peer] += 1
+            return self._counts.sent[peer]
+
+    def enters_receive(self, peer: int) -> int:
+        with self._lock:
+            self._counts.received[peer] += 1
+            return self._counts.received[peer]
+
+    def check(self, waiting: Waiting) -> None:
         """Raise PeerLost if somebody is known to be lost, or has been silent or behind for too long."""
         if self._verdict is not None:
-            raise PeerLost(self._verdict)
+            raise self._lost()
         now = time.monotonic()
-        for peer, sign in enumerate(self._signs):
-            if peer == self.rank:
+        others = [(peer, sign) for peer, sign in enumerate(self._signs) if peer != self.rank]
+        behind = [peer for peer, sign in others if waiting.is_behind(peer, sign.counts, self.rank)]
+        for peer, sign in others:
+            if sign.left:
+                # Two beats: its last words may still be on their way.
+                if peer in behind and now - waiting.since_s > 2 * BEAT_S:
+                    raise self._condemn(f"rank {peer} has left", waiting)
                 continue
             if now - sign.heard_s > self.limit_s:
-                self._condemn(f"rank {peer} silent for {now - sign.heard_s:.0f} s", channel, step)
-            if sign.operations < operation and now - sign.moved_s > self.limit_s:
-                alive = "silent" if self._is_silent(peer) else "alive but stuck"
-                self._condemn(f"rank {peer} {alive} for {now - sign.moved_s:.0f} s", channel, step)
+                what = "silent" if sign.beat else "not yet at its door"
+                raise self._condemn(f"rank {peer} {what} for {now - sign.heard_s:.0f} s", waiting)
+            late_s = now - max(sign.moved_s, waiting.since_s)
+            if peer in behind and late_s > self.limit_s + 2 * BEAT_S:
+                raise self._condemn(f"rank {peer} alive but stuck for {late_s:.0f} s", waiting)
+        took_s = now - waiting.since_s
+        if not behind and took_s > self.limit_s + waiting.size_bytes / LEAST_BYTES_PER_S:
+            what = f"all ranks are there, and {waiting.size_bytes} bytes have not arrived after {took_s:.0f} s"
+            raise self._condemn(f"{what} (do both ends expect the same sizes?)", waiting)
 
-    def broken(self, channel: str, step: int, error: str) -> PeerLost:
+    def broken(self, waiting: Waiting, error: str) -> PeerLost:
         """A connection broke: find out whose, within a few beats."""
         deadline = time.monotonic() + SILENCE_S + 3 * BEAT_S
         while self._verdict is None and time.monotonic() < deadline:
-            silent = self._silent_for(SILENCE_S)
+            silent = [peer for peer in self._silent() if self._signs[peer].beat and not self._signs[peer].left]
             if silent:
-                try:
-                    self._condemn(f"rank {silent[0]} gone", channel, step)
-                except PeerLost as lost:
-                    return lost
+                return self._condemn(f"rank {silent[0]} gone", waiting)
             time.sleep(BEAT_S / 10)
         if self._verdict is not None:
-            return PeerLost(self._verdict)
-        return PeerLost(f"a connection broke on channel {channel!r} in step {step}, though all ranks live: {error}")
+            return self._lost()
+        for peer in self._silent():
+            return self._condemn(f"rank {peer} {'has left' if self._signs[peer].left else 'never came'}", waiting)
+        where = f"on channel {waiting.channel!r} in step {waiting.step}"
+        return PeerLost(f"a connection broke {where}, though all ranks live: {error}")
 
-    def _condemn(self, what: str, channel: str, step: int) -> None:
-        alive = [peer for peer in range(self.world_size) if peer == self.rank or not self._is_silent(peer)]
-        verdict = f"{what}, on channel {channel!r} in step {step}; alive: {alive}"
-        try:
-            # The first to say so decides the words.
-            self._verdict = self._store.compare_set(self._verdict_key(), "", verdict).decode()
-        except RuntimeError:
-            self._verdict = verdict
-        raise PeerLost(self._verdict)
+    def _condemn(self, what: str, waiting: Waiting) -> PeerLost:
+        silent = self._silent()
+        alive = [peer for peer in range(self.world_size) if peer not in silent]
+        with self._lock:
+            if self._verdict is None:
+                self._verdict = f"{what}, on channel {waiting.channel!r} in step {waiting.step}; alive: {alive}"
+        return self._lost()
 
-    def _silent_for(self, seconds: float) -> Sequence[int]:
+    def _lost(self) -> PeerLost:
+        # The first to say so decides the words, if the store answers soon.
+        self._wake.set()
+        self._agreed.wait(2 * BEAT_S)
+        return PeerLost(self._verdict)
+
+    def _silent(self) -> list[int]:
         now = time.monotonic()
         return [
             peer
             for peer, sign in enumerate(self._signs)
-            if peer != self.rank and (now - sign.heard_s > seconds or sign.text.startswith(LEFT))
+            if peer != self.rank and (now - sign.heard_s > SILENCE_S or sign.left)
         ]
 
-    def _is_silent(self, peer: int) -> bool:
-        return peer in self._silent_for(SILENCE_S)
-
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while not self._stop:
             with suppress(RuntimeError):  # the store does not answer: the others' silence will say it
                 self._beat()
-            self._stop.wait(BEAT_S)
+            self._wake.wait(BEAT_S)
+            self._wake.clear()
+        with suppress(RuntimeError):
+            self._store.set(_key(self.rank), f"left {self._own_counts()}")
+
+    def _own_counts(self) -> str:
+        with self._lock:
+            return self._counts.text()
 
     def _beat(self) -> None:
         self._beats += 1
-        self._store.set(self._key(self.rank), f"{self._beats} {self.operations}")
-        keys = [self._key(peer) for peer in range(self.world_size)]
-        texts = [text.decode() for text in self._store.multi_get(keys)]
+        self._store.set(_key(self.rank), f"{self._beats} {self._own_counts()}")
+        texts = self._store.multi_get([_key(peer) for peer in range(self.world_size)])
         now = time.monotonic()
         for sign, text in zip(self._signs, texts, strict=True):
-            operations = int(text.split()[1])
-            if operations > sign.operations:
-                sign.operations, sign.moved_s = operations, now
-            if text != sign.text:
-                sign.text, sign.heard_s = text, now
-        if self._verdict is None and self._store.check([self._verdict_key()]):
-            self._verdict = self._store.get(self._verdict_key()).decode()
+            beat, counts = text.decode().split(" ", 1)
+            if beat == "left":
+                sign.left = True
+            elif int(beat) != sign.beat:
+                sign.beat, sign.heard_s = int(beat), now
+            if counts != sign.counts.text():
+                sign.counts, sign.moved_s = Counts.parse(counts), now
+        if not self._agreed.is_set():
+            self._agree()
 
-    def _key(self, rank: int) -> str:
-        return f"pulse/{rank}"
+    def _agree(self) -> None:
+        """Publish our verdict, or take over the one that was there first."""
+        if self._verdict is not None:
+            self._verdict = self._store.compare_set(VERDICT, "", self._verdict).decode()
+            self._agreed.set()
+        elif self._store.check([VERDICT]):
+            self._verdict = self._store.get(VERDICT).decode()
+            self._agreed.set()
 
-    def _verdict_key(self) -> str:
-        return "pulse/lost"
+
+def _key(rank: int) -> str:
+    return f"pulse/{rank}"

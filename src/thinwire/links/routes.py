@@ -8,6 +8,16 @@ TREE_BYTES = 4_096
 CHUNK_BYTES = 131_072
 
 
+def ring_heir(rank: int, world_size: int) -> int:
+    """To whom gloo's all-gather sends."""
+    return (rank + 1) % world_size
+
+
+def reduce_heir(rank: int, world_size: int) -> int:
+    """To whom gloo's all-reduce sends: the other way round."""
+    return (rank - 1) % world_size
+
+
 def tree_heirs(rank: int, source: int, world_size: int) -> list[int]:
     """A binomial tree rooted at the source, few hops deep: gloo's own broadcast."""
     place = (rank - source) % world_size

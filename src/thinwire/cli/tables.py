@@ -101,3 +101,46 @@ def check(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def _link(row: Mapping[str, Any] | None) -> str:
     return "" if row is None else f"{row['bytes_per_s'] * 8 / 1e6:,.0f} ({1e3 * row['latency_s']:.2f})"
+
+
+def parts(result: Mapping[str, Any]) -> Table:
+    """A partition's parts."""
+    table = Table(
+        title=f"{result['data']}: {result['num_nodes']:,} nodes, {result['num_edges']:,} edges",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        pad_edge=False,
+    )
+    for heading in ("part", "owned", "central", "marginal", "halo", "edges", "cut edges", "train", "validation"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in result["parts"]:
+        table.add_row(*(_short(value) for value in row.values()))
+    balance = {"edges": "edges", "owned": "owned", "halo": "halo", "train": "train", "validation": "validation"}
+    shown = {column: f"{result['balance'][name]:.3f}" for column, name in balance.items()}
+    order = ("owned", "central", "marginal", "halo", "edges", "cut_edges", "train", "validation")
+    table.add_section()
+    table.add_row("balance", *(shown.get(column, "") for column in order))
+    return table
+
+
+def _short(number: int) -> str:
+    """At most six characters wide up to a billion."""
+    for unit, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= 100 * unit:
+            return f"{number / unit:,.0f}{letter}"
+        if number >= unit and unit >= 10**6:
+            return f"{number / unit:.2f}{letter}"
+    return f"{number:,}"
+
+
+def partition_lines(result: Mapping[str, Any]) -> list[str]:
+    thick, thin = result["bytes_per_epoch"]["float32"], result["bytes_per_epoch"]["1 bit"]
+    seconds = ", ".join(f"{name} {took:.1f} s" for name, took in result["seconds"].items())
+    share = result["peak_rss_bytes"] / max(1, result["graph_bytes"])
+    return [
+        f"cut: {result['cut_share']:.1%} of edges; halo rows: {result['halo_rows']:,}",
+        f"predicted for {result['layers']} layers of {result['hidden']}: {thick / 1e6:,.1f} MB an epoch in float32, "
+        f"{thin / 1e6:,.1f} MB at one bit",
+        f"{seconds}; memory peaked at {result['peak_rss_bytes'] / 1e6:,.0f} MB in `{result['peak_phase']}`, "
+        f"{share:.1f} times the graph",
+    ]

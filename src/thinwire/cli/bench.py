@@ -1,0 +1,133 @@
+"""`thinwire bench`."""
+
+import os
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import tyro
+from rich.console import Console
+
+from thinwire import artifacts
+from thinwire.bench import codec as codec_bench
+from thinwire.bench import harness
+from thinwire.bench.case import load_case
+from thinwire.cli import progress, tables
+from thinwire.launch import lab
+
+CODEC = "codec"
+RESULTS = Path("benchmarks/results")
+
+
+@dataclass
+class Bench:
+    """Measure methods side by side in one run, interleaved; medians count.
+
+    thinwire bench codec                  every codec beside memcpy and plain torch
+
+    thinwire bench codec --threads 2      the same on two threads
+
+    thinwire bench benchmarks/cases/exchange.toml  a case on emulated hosts (root)
+
+    thinwire bench --clean                remove emulated hosts that a crash left
+    """
+
+    joins: ClassVar[bool] = False
+    case: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="CASE")]] = ""
+    """What to measure: codec, or a case file."""
+    clean: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Remove network namespaces of labs whose process is dead; measure nothing."""
+    rows: int = 100_000
+    """codec: rows of the tensor."""
+    columns: int = 256
+    """codec: columns of the tensor."""
+    threads: int = 1
+    """codec: threads for codecs, twins and memcpy alike."""
+    repeats: int = 5
+    """codec: timings of each; the median counts."""
+    seed: int = 0
+    """codec: seed of the tensor and of the rounding."""
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the result to this file too."""
+    save: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Keep the result as benchmarks/results/DATE-CASE.json too."""
+
+    def verify(self) -> None:
+        if self.clean:
+            if problem := lab.missing():
+                raise ValueError(problem)
+            return
+        if not self.case:
+            raise ValueError("which case? For example `thinwire bench codec`, or a file of benchmarks/cases")
+        for path in self._files():
+            artifacts.check_writable(path)
+        if self.case != CODEC:
+            if not self.case.endswith(".toml"):
+                raise ValueError(f"there is no case {self.case!r}; give codec or a case file (.toml)")
+            harness.check(load_case(Path(self.case)))
+            return
+        for name in ("rows", "columns", "threads", "repeats"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} is {getattr(self, name)}; give 1 or more")
+        if self.threads > (cores := os.cpu_count() or 1):
+            raise ValueError(f"--threads is {self.threads}; this machine has {cores} cores, and more would only wait")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"--seed is {self.seed}; give 0 or more, below 2**63")
+        if (needed := codec_bench.memory_bytes(self.rows, self.columns)) > (there := _memory_bytes()):
+            raise ValueError(
+                f"{self.rows} x {self.columns} needs about {needed / 1e9:.1f} GB, this machine has {there / 1e9:.1f}; "
+                "give fewer --rows or --columns"
+            )
+
+    def run(self, console: Console) -> None:
+        if self.clean:
+            console.print(f"removed {len(lab.sweep())} namespaces of dead labs", highlight=False)
+            return
+        content, seed, world_size = self._codec(console) if self.case == CODEC else self._case(console)
+        for path in self._files():
+            artifacts.write_json(path, {**artifacts.stamp(seed=seed, world_size=world_size), **content})
+            console.print(f"written: {path}", highlight=False)
+        if content.get("failed"):
+            raise ValueError(f"{self.case} did not end; the table has what came before. {content['failed']}")
+
+    def _codec(self, console: Console) -> tuple[dict[str, Any], int, int]:
+        with progress.bar("codecs") as on_progress:
+            result = codec_bench.run(
+                num_rows=self.rows,
+                num_columns=self.columns,
+                threads=self.threads,
+                repeats=self.repeats,
+                seed=self.seed,
+                on_progress=on_progress,
+            )
+        console.print(tables.codecs(result))
+        console.print(tables.topk_line(result), highlight=False)
+        return result.to_json(), self.seed, 1
+
+    def _case(self, console: Console) -> tuple[dict[str, Any], int, int]:
+        case = load_case(Path(self.case))
+        with progress.bar(case.name) as on_progress:
+            result = harness.run(case, on_progress=on_progress)
+        console.print(tables.methods(result))
+        return result.to_json(), case.seed, case.hosts * case.ranks_per_host
+
+    def _files(self) -> list[Path]:
+        files = [self.json] if self.json is not None else []
+        if self.save:
+            files.append(_unused(RESULTS / f"{date.today().isoformat()}-{Path(self.case).stem}.json"))
+        return files
+
+
+def _unused(path: Path) -> Path:
+    """Results are never overwritten: the day's second is -2."""
+    number = 1
+    candidate = path
+    while candidate.exists():
+        number += 1
+        candidate = path.with_stem(f"{path.stem}-{number}")
+    return candidate
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,82 @@
+"""`thinwire profile`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import tyro
+from rich.console import Console
+
+from thinwire import artifacts, launch
+from thinwire.bench import codec as codec_bench
+from thinwire.bench import links as links_bench
+from thinwire.cli import tables
+from thinwire.launch import Lab, lab
+
+CHECK_DRAWS = 20
+
+
+@dataclass
+class Profile:
+    """Measure the wires and the codecs here: profile.json, which every plan starts from.
+
+    thinwire profile                              two ranks on this machine
+
+    thinwire profile --hosts 4 --rate 100mbit     four emulated hosts (root, iproute2)
+
+    thinwire profile --hosts 4 --rate 1gbit --check  and how far predictions are off
+    """
+
+    joins: ClassVar[bool] = True
+    workers: int = 2
+    """Ranks on this machine."""
+    hosts: int = 0
+    """Emulated hosts instead, one rank each."""
+    rate: Annotated[str, tyro.conf.arg(metavar="RATE")] = "1gbit"
+    """Rate of each emulated host's link, both ways."""
+    check: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Predict 20 random payloads and collectives, then measure them."""
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("profile.json")
+    """Where to write the profile."""
+    seed: int = 0
+    """Seed of the payloads to check."""
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the result to this file too."""
+
+    def verify(self) -> None:
+        for path in self._files():
+            artifacts.check_writable(path)
+        if self.workers < 1:
+            raise ValueError(f"--workers is {self.workers}; give 1 or more")
+        lab.parse_rate(self.rate)
+        if self.hosts < 0:
+            raise ValueError(f"--hosts is {self.hosts}; give 1 or more, or leave it out for ranks on this machine")
+        if self.hosts and (problem := lab.missing()):
+            raise ValueError(problem)
+
+    def run(self, console: Console) -> None:
+        draws = CHECK_DRAWS if self.check else 0
+        if self.hosts:
+            waiting = Console(stderr=True).status(f"{self.hosts} emulated hosts at {self.rate}: about half a minute")
+            with waiting, Lab(self.hosts, rate=self.rate) as hosts:
+                found = hosts.run(links_bench.profile, draws, self.seed)[0]
+        else:
+            with Console(stderr=True, quiet=console.quiet).status(f"{self.workers} ranks on this machine"):
+                found = launch.run(links_bench.profile, draws, self.seed, workers=self.workers)[0]
+        if console.quiet:  # one rank of many: the first one tells
+            return
+        with Console(stderr=True).status("codecs on this machine"):
+            codecs = codec_bench.run(num_rows=4096, seed=self.seed)
+        rates = {row.codec: {"encode_gbps": row.encode_gbps, "decode_gbps": row.decode_gbps} for row in codecs.rows}
+        profile = {**artifacts.stamp(seed=self.seed, world_size=found["world_size"]), **found, "codecs": rates}
+        if self.hosts:
+            profile |= {"hosts": self.hosts, "rate": self.rate}
+        console.print(tables.links(found))
+        if self.check:
+            console.print(tables.check(found["check"]))
+        for path in self._files():
+            artifacts.write_json(path, profile)
+            console.print(f"written: {path}", highlight=False)
+
+    def _files(self) -> list[Path]:
+        return [self.out, *([self.json] if self.json else [])]

@@ -1,0 +1,34 @@
+"""Graphs: load, check, partition, shard. Knows no training."""
+
+from thinwire.graphs.folder import Manifest, is_shard_folder, read_manifest, read_shard, write_shards
+from thinwire.graphs.graph import SPLITS, TEST, TRAIN, UNUSED, VALIDATION, Graph, GraphError, check
+from thinwire.graphs.load import load
+from thinwire.graphs.partition import Settings, assign, read_assignment
+from thinwire.graphs.prepare import prepare
+from thinwire.graphs.pyg import from_data
+from thinwire.graphs.shard import Shard, glue, split
+
+__all__ = [
+    "SPLITS",
+    "TEST",
+    "TRAIN",
+    "UNUSED",
+    "VALIDATION",
+    "Graph",
+    "GraphError",
+    "Manifest",
+    "Settings",
+    "Shard",
+    "assign",
+    "check",
+    "from_data",
+    "glue",
+    "is_shard_folder",
+    "load",
+    "prepare",
+    "read_assignment",
+    "read_manifest",
+    "read_shard",
+    "split",
+    "write_shards",
+]

@@ -1,0 +1,138 @@
+"""Shards on disk: one folder with a manifest and a safetensors file a part. Nothing in it is ever unpickled.
+
+Written beside its place and renamed into it. The manifest carries its own checksum and each file's, so that a damaged,
+truncated or swapped file is an error that names it.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from thinwire import artifacts
+from thinwire.graphs.graph import GraphError
+from thinwire.graphs.shard import NUMBERS, TENSORS, Shard
+
+MANIFEST = "manifest.json"
+FORMAT = "thinwire shards"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder of shards says of itself."""
+
+    folder: Path
+    num_parts: int
+    num_nodes: int
+    num_edges: int
+    classes: tuple[str, ...]
+    settings: Mapping[str, Any]  # how it was partitioned, and from what
+    report: Mapping[str, Any]  # how good the partition is
+    parts: tuple[Mapping[str, Any], ...]
+
+
+def is_shard_folder(path: Path) -> bool:
+    return (path / MANIFEST).is_file()
+
+
+def write_shards(
+    folder: Path,
+    shards: Iterable[Shard],
+    *,
+    classes: tuple[str, ...] = (),
+    settings: Mapping[str, Any] | None = None,
+    report: Callable[[], Mapping[str, Any]] = dict,
+) -> None:
+    """One shard at a time: no more than one is held. `report` is asked for once all are written."""
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not is_shard_folder(folder))):
+        raise GraphError(f"{folder} holds something else than shards; name another folder, or remove it")
+    with artifacts.new_folder(folder) as new:
+        parts = []
+        for shard in shards:
+            path = new / f"part{shard.part}.safetensors"
+            tensors = {name: getattr(shard, name) for name in TENSORS if getattr(shard, name) is not None}
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+            numbers = {name: getattr(shard, name) for name in NUMBERS}
+            sizes = {"num_owned": shard.num_owned, "num_halo": shard.num_halo, "num_edges": len(shard.indices)}
+            parts.append({"file": path.name, "sha256": _digest(path), **numbers, **sizes})
+        if not parts:
+            raise GraphError("no shards to write")
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "num_parts": len(parts),
+            "num_nodes": parts[0]["num_nodes"],
+            "num_edges": sum(part["num_edges"] for part in parts),
+            "classes": list(classes),
+            "settings": dict(settings or {}),
+            "report": dict(report()),
+            "parts": parts,
+        }
+        artifacts.write_json(new / MANIFEST, {**content, "checksum": _checksum(content)})
+
+
+def read_manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise GraphError(f"{folder}: no {MANIFEST}; give a folder that `thinwire partition` wrote")
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise GraphError(f"{path}: not sound JSON ({error}); partition again") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise GraphError(f"{path}: this is no manifest of {FORMAT}")
+    if content.get("version") != VERSION:
+        raise GraphError(
+            f"{path}: format version {content.get('version')}, this thinwire reads {VERSION}; partition again"
+        )
+    checksum = content.pop("checksum", None)
+    if checksum != _checksum(content):
+        raise GraphError(f"{path}: does not match its own checksum; it was changed or damaged; partition again")
+    return Manifest(
+        folder=folder,
+        num_parts=content["num_parts"],
+        num_nodes=content["num_nodes"],
+        num_edges=content["num_edges"],
+        classes=tuple(content["classes"]),
+        settings=content["settings"],
+        report=content["report"],
+        parts=tuple(content["parts"]),
+    )
+
+
+def read_shard(folder: Path, part: int, *, verify: bool = True) -> Shard:
+    """One part. `verify=False` trusts the file's content, which for large data saves reading it once more."""
+    manifest = read_manifest(folder)
+    if not 0 <= part < manifest.num_parts:
+        raise GraphError(f"{folder}: no part {part}; it has {manifest.num_parts}. Partition again for another number")
+    entry = manifest.parts[part]
+    path = folder / entry["file"]
+    if not path.is_file():
+        raise GraphError(f"{path} is missing; copy it again, or partition again")
+    if verify and _digest(path) != entry["sha256"]:
+        raise GraphError(f"{path}: does not match its checksum in {MANIFEST}; copy it again, or partition again")
+    try:
+        tensors = load_file(path)
+        content: dict[str, Any] = {name: tensors[name] for name in TENSORS if name in tensors}
+        return Shard(**{name: _as_tuple(entry[name]) for name in NUMBERS}, **content)
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        raise GraphError(f"{path}: not a sound shard ({error}); copy it again, or partition again") from error
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,147 @@
+"""Graphs for demos, tests and benchmarks: heavy-tailed degrees, communities, features too noisy to classify alone.
+
+A degree-corrected block model: a node has a weight from a Pareto tail and a community; an edge's ends are drawn by
+weight, both from one community, or with probability `cross` from anywhere. A community has a class; features are the
+class's centre in noise, so that a node's own say little and its neighbours' mean says much.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from thinwire.graphs.graph import TEST, TRAIN, VALIDATION, Array, Graph, GraphError
+
+PREFIX = "synthetic"
+# Duplicate edges are dropped; so many more are drawn beforehand.
+SURPLUS = 1.12
+# For a node of weight 1, the least.
+TICKETS = 4
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`synthetic:nodes=20000,degree=15,...`; what is not named is as here."""
+
+    nodes: int = 20_000
+    degree: float = 15.0  # mean number of neighbours
+    classes: int = 12
+    features: int = 64
+    communities: int = 0  # 0: one for each 500 nodes, and at least one for each class
+    cross: float = 0.2  # share of edges drawn without regard to communities
+    skew: float = 2.2  # exponent of the tail of degrees: smaller is heavier
+    noise: float = 5.0  # of features, beside centres a distance of about 1.4 apart in each direction
+    label_noise: float = 0.05  # share of nodes with a random class
+    directed: bool = False
+    multilabel: bool = False
+    seed: int = 0
+
+
+def parse(name: str) -> Settings:
+    """From `synthetic` or `synthetic:key=value,...`."""
+    kinds: dict[str, Any] = {field.name: type(field.default) for field in fields(Settings)}
+    given: dict[str, Any] = {}
+    for word in filter(None, name.removeprefix(PREFIX).removeprefix(":").split(",")):
+        key, equals, value = word.partition("=")
+        if key not in kinds:
+            raise GraphError(f"{name}: there is no {key!r}; give some of {', '.join(kinds)}")
+        try:
+            given[key] = _truth(value or "true") if kinds[key] is bool else kinds[key](float(value) if equals else None)
+        except (TypeError, ValueError):
+            raise GraphError(f"{name}: {word!r}; give for example {key}={getattr(Settings, key)}") from None
+    settings = Settings(**given)
+    _check(name, settings)
+    return settings
+
+
+def generate(settings: Settings) -> Graph:
+    rng = np.random.default_rng(settings.seed)
+    n = settings.nodes
+    communities = settings.communities or max(settings.classes, n // 500)
+    # Sorted by community while edges are drawn, shuffled afterwards: a numbering gives nothing away.
+    community = np.sort(rng.integers(0, communities, n)).astype(np.int32)
+    weights = (1 - rng.random(n)) ** (-1 / (settings.skew - 1))
+    np.minimum(weights, np.sqrt(n), out=weights)  # no node has more than about sqrt(N) times a usual one's edges
+    class_of = rng.permutation(np.arange(communities) % settings.classes).astype(np.int16)
+    label = class_of[community]
+    wrong = rng.random(n) < settings.label_noise
+    label[wrong] = rng.integers(0, settings.classes, int(wrong.sum()))
+    shuffled = rng.permutation(n).astype(np.int32)
+    edges = shuffled[_edges(rng, settings, community, weights)]
+    centres = rng.standard_normal((settings.classes, settings.features), dtype=np.float32)
+    x = np.empty((n, settings.features), dtype=np.float16)
+    for start in range(0, n, 1 << 16):
+        rows = slice(start, start + (1 << 16))
+        own = class_of[community[rows]]
+        noise = rng.standard_normal((len(own), settings.features), dtype=np.float32)
+        x[shuffled[rows]] = centres[own] + np.float32(settings.noise) * noise
+    y = np.empty(n, dtype=np.int16)
+    y[shuffled] = label
+    split = np.full(n, TEST, dtype=np.uint8)
+    order = rng.permutation(n)
+    split[order[: max(1, int(0.6 * n))]] = TRAIN
+    split[order[int(0.6 * n) + (n < 2) : int(0.8 * n)]] = VALIDATION
+    targets = _several(rng, settings, y) if settings.multilabel else y
+    return Graph(edges, x, targets, split, source=PREFIX)
+
+
+def _edges(rng: np.random.Generator, settings: Settings, community: Array, weights: Array) -> Array:
+    """[2, E] of int32 without loops or duplicates; each in both directions unless directed."""
+    n = settings.nodes
+    wanted = round(n * settings.degree / (1 if settings.directed else 2))
+    wanted = min(wanted, n * (n - 1) // (2 if settings.directed else 4))
+    # A node has tickets by its weight, a community's tickets lie together: drawing is one look into a table.
+    tickets = np.repeat(np.arange(n, dtype=np.int32), np.rint(TICKETS * weights).astype(np.int64))
+    bounds = np.searchsorted(community[tickets], np.arange(int(community[-1]) + 2))
+    keys = np.empty(0, dtype=np.int64)
+    for _ in range(20):
+        draws = round((wanted - len(keys)) * SURPLUS) + 16
+        source = tickets[rng.integers(0, len(tickets), draws)].astype(np.int64)
+        home = community[source]
+        away = rng.random(draws) < settings.cross
+        low = np.where(away, 0, bounds[home])
+        high = np.where(away, len(tickets), bounds[home + 1])
+        target = tickets[low + (rng.random(draws) * (high - low)).astype(np.int64)].astype(np.int64)
+        if not settings.directed:
+            source, target = np.minimum(source, target), np.maximum(source, target)
+        keys = np.sort(np.concatenate((keys, (source * n + target)[source != target])))
+        keys = keys[np.concatenate(([True], keys[1:] != keys[:-1]))] if len(keys) else keys
+        if len(keys) >= wanted:
+            keys = np.delete(keys, rng.choice(len(keys), len(keys) - wanted, replace=False))
+            break
+    source, target = (keys // n).astype(np.int32), (keys % n).astype(np.int32)
+    if settings.directed:
+        return np.stack((source, target))
+    return np.stack((np.concatenate((source, target)), np.concatenate((target, source))))
+
+
+def _several(rng: np.random.Generator, settings: Settings, y: Array) -> Array:
+    """Zeros and ones [N, classes]: a class goes along with about a fifth of the others, and some labels are wrong."""
+    together = rng.random((settings.classes, settings.classes)) < 0.2
+    np.fill_diagonal(together, True)
+    wrong = rng.random((len(y), settings.classes)) < settings.label_noise / 2
+    return (together[y] ^ wrong).astype(np.uint8)
+
+
+def _truth(word: str) -> bool:
+    if word.lower() not in ("true", "false", "1", "0"):
+        raise ValueError(word)
+    return word.lower() in ("true", "1")
+
+
+def _check(name: str, settings: Settings) -> None:
+    checks = {
+        "nodes": settings.nodes >= 1,
+        "degree": settings.degree >= 0,
+        "classes": 2 <= settings.classes <= 10_000,
+        "features": settings.features >= 1,
+        "communities": settings.communities >= 0,
+        "cross": 0 <= settings.cross <= 1,
+        "skew": settings.skew > 1,
+        "noise": settings.noise >= 0,
+        "label_noise": 0 <= settings.label_noise < 1,
+        "seed": settings.seed >= 0,
+    }
+    for key, good in checks.items():
+        if not good:
+            raise GraphError(f"{name}: {key} is {getattr(settings, key)}; the default is {getattr(Settings, key)}")

@@ -1,0 +1,54 @@
+"""Something on its way: what an operation of the door returns."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from thinwire.links.books import Books
+from thinwire.links.pulse import Pulse, Waiting
+
+T = TypeVar("T")
+
+# How often a waiting rank looks around.
+LOOK_S = 0.1
+# Of what gloo and NCCL say when the other end is gone; all else is our own mistake and is raised as it is.
+BROKEN = ("onnection", "ocket", "imed out", "imeout", "roken pipe", "emote", "ncclSystemError")
+
+
+class Transfer(Generic[T]):
+    """`wait` gives the result, or raises PeerLost."""
+
+    def __init__(self, books: Books, pulse: Pulse, waiting: Waiting, finish: Callable[[], T]) -> None:
+        self._books = books
+        self._pulse = pulse
+        self.waiting = waiting
+        self._finish = finish
+        self._posted_s = time.perf_counter()
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+        # On CUDA: what the caller's stream must be told to wait for.
+        self.streamed: list[Any] = []
+
+    def done(self) -> bool:
+        return self._ended.is_set()
+
+    def wait(self) -> T:
+        start = time.perf_counter()
+        try:
+            while not self._ended.wait(LOOK_S):
+                self._pulse.check(self.waiting)
+        finally:
+            self._books.waited(self.waiting.channel, time.perf_counter() - start)
+        if self._error is not None:
+            if not any(word in str(self._error) for word in BROKEN):
+                raise self._error
+            raise self._pulse.broken(self.waiting, str(self._error)) from self._error
+        for work in self.streamed:
+            work.wait()
+        return self._finish()
+
+    def end(self, error: BaseException | None = None) -> None:
+        self._error = error
+        self._books.finished(self.waiting.channel, time.perf_counter() - self._posted_s)
+        self._ended.set()
