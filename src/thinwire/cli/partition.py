@@ -34,7 +34,7 @@ class Partition:
     objective: Literal["volume", "cut"] = "volume"
     """metis: fewest halo rows, or fewest edges between parts."""
     thorough: tyro.conf.FlagCreatePairsOff[bool] = False
-    """metis: look at every edge of a large graph, not at a sample; takes twice the memory and finds 3 % fewer halo rows."""
+    """metis: look at every edge of a large graph, not at a sample: more memory, some 3 % fewer halo rows."""
     assignment: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """A part for each node, by yourself: .npy, or a number a line."""
     nodes: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
