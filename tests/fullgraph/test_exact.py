@@ -26,9 +26,9 @@ def test_shards_train_like_the_whole_graph(kind: str, workers: int, more: str, w
     losses, weights = work.in_one(DATA + more, kind, EPOCHS, weighted)
     assert losses[-1] < losses[0]
     results = launch.run(work.on_shards, DATA + more, kind, EPOCHS, weighted, workers=workers)
-    for found_losses, found_weights, messages in results:
-        torch.testing.assert_close(found_losses, losses, rtol=1e-5, atol=1e-6)
+    for found in results:
+        torch.testing.assert_close(found.losses, losses, rtol=1e-5, atol=1e-6)
         for name, weight in weights.items():
-            torch.testing.assert_close(found_weights[name], weight, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(found.weights[name], weight, rtol=1e-4, atol=1e-5)
         # Layer 0 once, the other two every epoch, one message a peer.
-        assert messages == (workers - 1) * (1 + 2 * EPOCHS)
+        assert found.messages == (workers - 1) * (1 + 2 * EPOCHS)

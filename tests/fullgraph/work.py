@@ -1,5 +1,6 @@
 """What ranks run: a model of PyG layers, trained on shards; importable, since ranks are spawned."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -9,10 +10,11 @@ from torch.nn import functional
 from torch_geometric.nn import GCNConv, GINConv, GraphConv, SAGEConv
 
 from thinwire import graphs
-from thinwire.fullgraph import distribute
+from thinwire.codecs import Identity
+from thinwire.fullgraph import Plan, distribute
+from thinwire.fullgraph.halo import Wire
 from thinwire.launch import Member
 from thinwire.links import Door
-
 
 LR = {"sage": 0.1, "gcn": 0.1, "gin": 0.001, "graph": 1e-5}
 
@@ -74,21 +76,57 @@ def in_one(data: str, kind: str, epochs: int, weighted: bool) -> tuple[Tensor, d
     return train(model, x, y, used, int(used.sum()), edges, epochs, LR[kind]), model.state_dict()
 
 
+@dataclass
+class Result:
+    """What a rank found."""
+
+    losses: Tensor
+    weights: dict[str, Tensor]
+    messages: int  # that carried features or activations forward
+    bytes_to: dict[str, int]  # by channel
+    halo_rows: int
+    send_rows: int
+    logits: Tensor
+
+
 def on_shards(
-    member: Member, data: str, kind: str, epochs: int, weighted: bool
-) -> tuple[Tensor, dict[str, Tensor], int]:
+    member: Member, data: str, kind: str, epochs: int, weighted: bool, plan: Plan | None = None, lr: float = 0.0
+) -> Result:
     graph = _graph(data, weighted)
     n = member.world_size
     part = np.random.default_rng(1).integers(0, n, graph.num_nodes).astype(np.int32)
     shard = list(graphs.split(graph, part, n))[member.rank]
     with Door(member.store) as door:
-        model = distribute(Net(kind, [graph.x.shape[1], 16, 24, graph.num_classes]), shard, door)
+        model = distribute(Net(kind, [graph.x.shape[1], 16, 24, graph.num_classes]), shard, door, plan)
         used = shard.split == 0
-        losses = train(model, shard.x.float(), shard.y.long(), used, shard.num_train, (None,), epochs, LR[kind])
-        door.all_reduce(losses, channel="losses").wait()
+        x = shard.x.float()
+        losses = train(model, x, shard.y.long(), used, shard.num_train, (None,), epochs, lr or LR[kind])
         books = door.books.take()
-    sent = sum(book.messages_sent for name, book in books.items() if name.endswith(".forward"))
-    return losses, {name.replace(".conv.", "."): value for name, value in model.state_dict().items()}, sent
+        door.all_reduce(losses, channel="losses").wait()
+        model.eval()
+        with torch.no_grad():
+            logits = model(x)
+    return Result(
+        losses=losses,
+        weights={name.replace(".conv.", "."): value for name, value in model.state_dict().items()},
+        messages=sum(book.messages_sent for name, book in books.items() if name.endswith((".forward", ".exact"))),
+        bytes_to={name: book.bytes_sent for name, book in books.items()},
+        halo_rows=shard.num_halo,
+        send_rows=len(shard.send_rows),
+        logits=logits,
+    )
+
+
+def stale_rows(member: Member) -> list[list[float]]:
+    """Six epochs over one wire, the fourth synchronous: which epoch's rows came out."""
+    with Door(member.store) as door:
+        peer = 1 - member.rank
+        wire = Wire(door, "test", [2 * (p == peer) for p in range(2)], [2 * (p == peer) for p in range(2)])
+        seen = []
+        for epoch, stale in enumerate([False, True, True, False, True, True]):
+            wire.post(torch.full((2, 3), float(epoch)), Identity(), (0,))
+            seen.append(wire.finish(3, stale=stale).unique().tolist())
+    return seen
 
 
 def _graph(data: str, weighted: bool) -> graphs.Graph:

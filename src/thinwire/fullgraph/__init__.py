@@ -2,5 +2,6 @@
 
 from thinwire.fullgraph.distribute import distribute
 from thinwire.fullgraph.layers import Unsupported
+from thinwire.fullgraph.plan import METHODS, Plan
 
-__all__ = ["Unsupported", "distribute"]
+__all__ = ["METHODS", "Plan", "Unsupported", "distribute"]

@@ -15,18 +15,62 @@ from thinwire.graphs import Shard
 from thinwire.links import Door, Transfer
 
 
+class Wire:
+    """One direction at one place: rows out, rows in, by a codec. Stale, it hands out what was sent an epoch ago."""
+
+    def __init__(self, door: Door, channel: str, send_to: Sequence[int], receive_from: Sequence[int]) -> None:
+        self._door = door
+        self._channel = channel
+        self._send_to = list(send_to)
+        self._receive_from = list(receive_from)
+        self._posted: tuple[Transfer[list[Tensor]], Codec] | None = None  # this epoch's
+        self._flying: tuple[Transfer[list[Tensor]], Codec] | None = None  # the last epoch's, not yet looked at
+        self._held: Tensor | None = None  # what was last received
+
+    def post(self, rows: Tensor, codec: Codec, seed: tuple[int, ...]) -> None:
+        assert self._posted is None
+        me = self._door.rank
+        outgoing = [
+            codec.encode(part.contiguous(), seed=seed_from(*seed, me, peer))
+            for peer, part in enumerate(rows.split(self._send_to))
+        ]
+        sizes = [codec.nbytes((count, rows.shape[1])) for count in self._receive_from]
+        self._posted = (self._door.all_to_all(outgoing, sizes, channel=self._channel), codec)
+
+    def finish(self, width: int, *, stale: bool) -> Tensor:
+        """This epoch's rows; or, stale, those that were sent an epoch ago, while this epoch's are under way."""
+        posted, self._posted = self._posted, None
+        assert posted is not None
+        if self._flying is not None:  # drained before a synchronous epoch as well: messages are taken in order
+            self._held = self._received(self._flying, width)
+            self._flying = None
+        if stale and self._held is not None:
+            self._flying = posted
+            return self._held
+        self._held = self._received(posted, width)
+        return self._held
+
+    def _received(self, under_way: tuple[Transfer[list[Tensor]], Codec], width: int) -> Tensor:
+        transfer, codec = under_way
+        counts = zip(transfer.wait(), self._receive_from, strict=True)
+        return torch.cat([codec.decode(data, (rows, width)) for data, rows in counts])
+
+
 class Halo:
     """One place in a model where rows cross. Sizes are known from the shard: nothing describes itself on the wire."""
 
-    def __init__(self, shard: Shard, door: Door, *, name: str, number: int, codec: Codec | None = None) -> None:
+    def __init__(self, shard: Shard, door: Door, *, name: str, number: int) -> None:
         self.shard = shard
         self.door = door
-        self.name = name
         self.number = number  # of the place, counted through the model
-        self.codec = codec or Identity()
-        self.seed = 0
-        self._forward: Transfer[list[Tensor]] | None = None
-        self._backward: Transfer[list[Tensor]] | None = None
+        self.forward = Wire(door, f"{name}.forward", shard.send_to, shard.halo_from)
+        self.backward = Wire(door, f"{name}.backward", shard.halo_from, shard.send_to)
+        self._exact = Wire(door, f"{name}.exact", shard.send_to, shard.halo_from)
+        # Set before each epoch.
+        self.codec: Codec = Identity()
+        self.stale = False
+        self.training = True
+        self.seed: tuple[int, ...] = (0, 0)
         self._kept: tuple[Tensor, int, Tensor] | None = None
 
     def post(self, x_ND: Tensor) -> Tensor:
@@ -39,63 +83,36 @@ class Halo:
         rows: Tensor = _Wait.apply(token, self, width)  # type: ignore[no-untyped-call]
         return rows
 
+    def is_features(self, x_ND: Tensor) -> bool:
+        """Whether these rows come before all weights: they are fetched once, so that their width does not matter."""
+        return self._has(x_ND) or (self.training and not x_ND.requires_grad)
+
     def fetch(self, x_ND: Tensor) -> Tensor:
-        """Halo rows of features that nobody trains: sent in full, once, and kept while x stays the same."""
-        if self._kept is not None and self._kept[0] is x_ND and self._kept[1] == x_ND._version:
+        """Halo rows in full and at once: of features, which are kept while they stay the same, and for evaluation."""
+        if self._kept is not None and self._has(x_ND):
             return self._kept[2]
-        exact = Halo(self.shard, self.door, name=self.name, number=self.number)
-        exact.post_forward(x_ND)
-        rows = exact.finish_forward(x_ND.shape[1])
-        self._kept = (x_ND, x_ND._version, rows)
+        self._exact.post(x_ND.detach().index_select(0, self.shard.send_rows), Identity(), (0,))
+        rows = self._exact.finish(x_ND.shape[1], stale=False)
+        if self.is_features(x_ND):
+            self._kept = (x_ND, x_ND._version, rows)
         return rows
 
-    def post_forward(self, x_ND: Tensor) -> None:
-        assert self._forward is None
-        outgoing = x_ND.index_select(0, self.shard.send_rows).split(self.shard.send_to)
-        sizes = self._sizes(self.shard.halo_from, x_ND.shape[1])
-        self._forward = self.door.all_to_all(self._encode(outgoing, 0), sizes, channel=f"{self.name}.forward")
-
-    def finish_forward(self, width: int) -> Tensor:
-        assert self._forward is not None
-        parts, self._forward = self._forward.wait(), None
-        return self._decode(parts, self.shard.halo_from, width)
-
-    def post_backward(self, grad_HD: Tensor) -> None:
-        assert self._backward is None
-        outgoing = grad_HD.split(self.shard.halo_from)
-        sizes = self._sizes(self.shard.send_to, grad_HD.shape[1])
-        self._backward = self.door.all_to_all(self._encode(outgoing, 1), sizes, channel=f"{self.name}.backward")
-
-    def finish_backward(self, width: int) -> Tensor:
-        assert self._backward is not None
-        parts, self._backward = self._backward.wait(), None
-        return self._decode(parts, self.shard.send_to, width)
-
-    def _encode(self, rows: Sequence[Tensor], direction: int) -> list[Tensor]:
-        me = self.shard.part
-        return [
-            self.codec.encode(part.contiguous(), seed=seed_from(self.seed, self.number, direction, me, peer))
-            for peer, part in enumerate(rows)
-        ]
-
-    def _decode(self, parts: Sequence[Tensor], counts: Sequence[int], width: int) -> Tensor:
-        return torch.cat([self.codec.decode(data, (rows, width)) for data, rows in zip(parts, counts, strict=True)])
-
-    def _sizes(self, counts: Sequence[int], width: int) -> list[int]:
-        return [self.codec.nbytes((rows, width)) for rows in counts]
+    def _has(self, x_ND: Tensor) -> bool:
+        return self._kept is not None and self._kept[0] is x_ND and self._kept[1] == x_ND._version
 
 
 class _Post(torch.autograd.Function):
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, x_ND: Tensor, halo: Halo) -> Tensor:
         ctx.halo, ctx.shape = halo, x_ND.shape  # type: ignore[attr-defined]
-        halo.post_forward(x_ND)
+        rows = x_ND.index_select(0, halo.shard.send_rows)
+        halo.forward.post(rows, halo.codec, (*halo.seed, halo.number, 0))
         return x_ND.new_empty(0)
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *_: Tensor) -> tuple[Tensor, None]:
         halo, shape = ctx.halo, ctx.shape  # type: ignore[attr-defined]
-        rows = halo.finish_backward(shape[1])
+        rows = halo.backward.finish(shape[1], stale=halo.stale)
         return rows.new_zeros(shape).index_add_(0, halo.shard.send_rows, rows), None
 
 
@@ -103,9 +120,10 @@ class _Wait(torch.autograd.Function):
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, token: Tensor, halo: Halo, width: int) -> Tensor:
         ctx.halo = halo  # type: ignore[attr-defined]
-        return halo.finish_forward(width)
+        return halo.forward.finish(width, stale=halo.stale)
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
-        ctx.halo.post_backward(grads[0])  # type: ignore[attr-defined]
+        halo: Halo = ctx.halo  # type: ignore[attr-defined]
+        halo.backward.post(grads[0], halo.codec, (*halo.seed, halo.number, 1))
         return grads[0].new_empty(0), None, None

@@ -34,7 +34,7 @@ class SplitSum:
     def __call__(self, x_ND: Tensor, halo: Halo) -> Tensor:
         if halo.door.world_size == 1:
             return self._own @ x_ND
-        if not x_ND.requires_grad:
+        if not halo.training or not x_ND.requires_grad:
             return self._own @ x_ND + self._far @ halo.fetch(x_ND)
         token = halo.post(x_ND)
         own = self._own @ x_ND
@@ -57,6 +57,7 @@ class Distributed(nn.Module):
         self._forward = forward
 
     def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
+        self._halo.training = self.training
         return self._forward(x)
 
 
@@ -73,7 +74,7 @@ def sage(conv: SAGEConv, shard: Shard, halo: Halo) -> Callable[[Tensor], Tensor]
     left, right = conv.lin_l, getattr(conv, "lin_r", None)
 
     def forward(x: Tensor) -> Tensor:
-        out = _narrow(left, x, lambda rows: total(rows, halo))
+        out = _narrow(left, x, halo, total)
         if conv.root_weight and right is not None:
             out = out + right(x)
         return functional.normalize(out, p=2.0, dim=-1) if conv.normalize else out
@@ -89,7 +90,7 @@ def gcn(conv: GCNConv, shard: Shard, halo: Halo) -> Callable[[Tensor], Tensor]:
     total = SplitSum(*looped)
 
     def forward(x: Tensor) -> Tensor:
-        out = _narrow(conv.lin, x, lambda rows: total(rows, halo))
+        out = _narrow(conv.lin, x, halo, total)
         return out if conv.bias is None else out + conv.bias
 
     return forward
@@ -112,7 +113,7 @@ def graph(conv: GraphConv, shard: Shard, halo: Halo) -> Callable[[Tensor], Tenso
     total = SplitSum(shard, _edge_weights(shard))
 
     def forward(x: Tensor) -> Tensor:
-        return _narrow(conv.lin_rel, x, lambda rows: total(rows, halo)) + conv.lin_root(x)
+        return _narrow(conv.lin_rel, x, halo, total) + conv.lin_root(x)
 
     return forward
 
@@ -125,14 +126,14 @@ LAYERS: dict[type, Callable[[Any, Shard, Halo], Callable[[Tensor], Tensor]]] = {
 }
 
 
-def _narrow(linear: nn.Module, x: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
-    """A (x W) = (A x) W: what travels is the narrower of the two. Features that stay are fetched once anyway."""
+def _narrow(linear: nn.Module, x: Tensor, halo: Halo, total: SplitSum) -> Tensor:
+    """A (x W) = (A x) W: what travels is the narrower of the two. Features are fetched once anyway."""
     weight: Tensor = linear.weight  # type: ignore[assignment]
     bias: Tensor | None = linear.bias  # type: ignore[assignment]
-    if x.requires_grad and weight.shape[0] < weight.shape[1]:
-        out = total(functional.linear(x, weight))
+    if not halo.is_features(x) and weight.shape[0] < weight.shape[1]:
+        out = total(functional.linear(x, weight), halo)
         return out if bias is None else out + bias
-    return functional.linear(total(x), weight, bias)
+    return functional.linear(total(x, halo), weight, bias)
 
 
 def _edge_weights(shard: Shard) -> Tensor:

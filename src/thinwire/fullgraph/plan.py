@@ -1,0 +1,40 @@
+"""What a run of full-graph training obeys: the method, its codec, and which epochs are synchronous. Pure."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from thinwire.codecs import Codec, Identity, Uniform
+
+METHODS = ("exact", "pipe", "sylvie")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`exact`: float32, synchronous. `pipe`: float32, one epoch stale (PipeGCN). `sylvie`: few bits, stale or not."""
+
+    method: str = "exact"
+    bits: int = 1  # sylvie: of a message's values
+    staleness: int = 1  # sylvie: 0 synchronous (Sylvie-S), 1 pipelined (Sylvie-A)
+    sync_every: int = 10  # epsilon_s: of pipelined epochs every so many-th is synchronous; 0 never
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"method is {self.method!r}; give one of {', '.join(METHODS)}")
+        if self.staleness not in (0, 1):
+            raise ValueError(f"staleness is {self.staleness}; give 0 (synchronous) or 1 (one epoch stale)")
+        if self.sync_every < 0:
+            raise ValueError(f"sync_every is {self.sync_every}; give 0 (never) or more")
+        self.codec()
+
+    def codec(self) -> Codec:
+        return Uniform(self.bits) if self.method == "sylvie" else Identity()
+
+    def is_stale(self, epoch: int) -> bool:
+        """Sylvie's bounded staleness adaptor. The first epoch is synchronous, so that no halo starts from zeros."""
+        if self.method == "exact" or (self.method == "sylvie" and self.staleness == 0) or epoch == 0:
+            return False
+        return self.sync_every == 0 or (epoch + 1) % self.sync_every != 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,75 @@
+"""Sylvie and its neighbour: which epochs are stale, which rows come out, what crosses the wire, and that it learns."""
+
+import pytest
+import torch
+
+from tests.fullgraph import work
+from thinwire import launch
+from thinwire.codecs import Uniform
+from thinwire.fullgraph import Plan
+
+DATA = "synthetic:nodes=600,degree=10,classes=4,features=12,noise=2,label_noise=0"
+
+
+def test_the_bounded_staleness_adaptor() -> None:
+    bounded = Plan("sylvie", sync_every=5)
+    assert [epoch for epoch in range(12) if not bounded.is_stale(epoch)] == [0, 4, 9]
+    assert [epoch for epoch in range(12) if not Plan("pipe", sync_every=0).is_stale(epoch)] == [0]
+    assert not any(Plan("sylvie", staleness=0).is_stale(epoch) for epoch in range(12))
+    assert not any(Plan("sylvie", sync_every=1).is_stale(epoch) for epoch in range(12))
+    assert not any(Plan("exact").is_stale(epoch) for epoch in range(12))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"method": "magic"}, "give one of exact, pipe, sylvie"),
+        ({"method": "sylvie", "bits": 3}, "bits"),
+        ({"staleness": 2}, "give 0"),
+        ({"sync_every": -1}, "give 0"),
+    ],
+)
+def test_bad_plans(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Plan(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_stale_epoch_has_the_rows_of_the_one_before() -> None:
+    for seen in launch.run(work.stale_rows, workers=2):
+        assert seen == [[0.0], [0.0], [1.0], [3.0], [3.0], [4.0]]
+
+
+def test_one_bit_crosses_in_its_exact_size_and_learns() -> None:
+    epochs = 40
+    results = launch.run(work.on_shards, DATA, "sage", epochs, False, Plan("sylvie", staleness=0), 1.0, workers=2)
+    codec = Uniform(1)
+    for found in results:
+        # Widths: 16 into the second layer, and the 4 classes instead of 24 into the last.
+        assert found.bytes_to["convs.1.forward"] == epochs * codec.nbytes((found.send_rows, 16))
+        assert found.bytes_to["convs.2.forward"] == epochs * codec.nbytes((found.send_rows, 4))
+        assert found.bytes_to["convs.1.backward"] == epochs * codec.nbytes((found.halo_rows, 16))
+        assert found.bytes_to["convs.0.exact"] == 4 * 12 * found.send_rows
+        assert found.losses[-1] < 0.7 * found.losses[0]
+    first, second = results
+    assert all(torch.equal(first.weights[name], second.weights[name]) for name in first.weights)
+
+
+def test_runs_repeat_bit_for_bit_and_differ_by_seed() -> None:
+    plans = [Plan("sylvie", seed=1), Plan("sylvie", seed=1), Plan("sylvie", seed=2)]
+    first, again, other = (
+        launch.run(work.on_shards, DATA, "gcn", 6, False, plan, 0.5, workers=2)[0].losses for plan in plans
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_stale_float32_that_synchronises_always_is_exact() -> None:
+    exact, pipe, stale = (
+        launch.run(work.on_shards, DATA, "sage", 8, False, plan, 0.5, workers=2)[1]
+        for plan in (Plan("exact"), Plan("pipe", sync_every=1), Plan("pipe", sync_every=0))
+    )
+    assert torch.equal(exact.losses, pipe.losses)
+    assert torch.equal(exact.logits, pipe.logits)
+    assert torch.equal(exact.losses[:1], stale.losses[:1])
+    assert not torch.equal(exact.losses[1:], stale.losses[1:])
+    assert stale.losses[-1] < stale.losses[0]
