@@ -1,11 +1,12 @@
 """Files that stages hand to each other and to programs: JSON, stamped, written whole or not at all."""
 
 import ctypes
+import errno
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -59,19 +60,41 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """A folder beside `path` that takes its place at the end, in one step: a crash leaves the old one or the new."""
-    path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and not path.is_dir():
+def check_folder(path: Path, known: Callable[[str], bool]) -> Path:
+    """The folder that `path` leads to. Raises where it is no folder, not ours to write, or holds what is not known."""
+    target = path.resolve()
+    if target.exists() and not target.is_dir():
         raise ValueError(f"{path} is no folder; name another")
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    for entry in sorted(target.iterdir()) if target.exists() else []:
+        if not known(entry.name):
+            raise ValueError(f"{path} holds something else, {entry.name}; name another folder, or remove that")
+    here = Path.cwd()
+    if target == here or target in here.parents:
+        raise ValueError(f"{path} is where you are, and would be replaced; name a folder in it")
+    above = next(folder for folder in target.parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise ValueError(f"{path}: {above} is not yours to write; name another folder")
+    return target
+
+
+@contextmanager
+def new_folder(path: Path, known: Callable[[str], bool]) -> Iterator[Path]:
+    """A folder beside `path` that takes its place at the end. What was there must be `known`, by name: it goes.
+
+    In one step where the system can exchange two names (Linux does on its own file systems): a crash leaves the old one
+    or the new one.
+    """
+    path = check_folder(path, known)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(path)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.{os.getpid()}."))
     try:
         yield temporary
-        temporary.chmod(0o755)
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o777 & ~umask)
         for written in temporary.iterdir():
-            written.chmod(0o644)
+            written.chmod(0o666 & ~umask)
             _sync(written)
         _sync(temporary)
         if path.exists():
@@ -83,6 +106,14 @@ def new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)  # after an exchange: the old one
 
 
+def _sweep(path: Path) -> None:
+    """Remove what killed processes left half done beside it."""
+    for left in path.parent.glob(f".{path.name}.*"):
+        owner = left.name.removeprefix(f".{path.name}.").partition(".")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(left, ignore_errors=True)
+
+
 def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -92,13 +123,27 @@ def _sync(path: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if hasattr(libc, "renameat2"):
-        names = (os.fsencode(first), os.fsencode(second))
-        if libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0:
-            return
+    if _renameat2(first, second):
+        return
     # Where the system can't exchange two names there is a moment without the second.
     aside = first.with_name(first.name + ".old")
     second.rename(aside)
-    first.rename(second)
+    try:
+        first.rename(second)
+    except BaseException:
+        aside.rename(second)
+        raise
     aside.rename(first)
+
+
+def _renameat2(first: Path, second: Path) -> bool:
+    """Whether the system has exchanged the two names; False where it can't."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        return False
+    if libc.renameat2(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(second))

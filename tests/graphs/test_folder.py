@@ -3,13 +3,17 @@
 import json
 import random
 import shutil
+import subprocess
+import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from thinwire import artifacts
 from thinwire.graphs import (
     Graph,
     GraphError,
@@ -73,9 +77,66 @@ def test_writing_again_replaces_and_a_crash_leaves_the_old(folder: Path) -> None
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(GraphError, match="holds something else"):
+    with pytest.raises(ValueError, match=r"holds something else, thesis\.tex"):
         write_shards(tmp_path, shards_of(load(NAMES)))
-    assert (tmp_path / "thesis.tex").exists()
+    with pytest.raises(ValueError, match=r"holds something else, thesis\.tex"):
+        write_folder(tmp_path, load(NAMES))
+    (tmp_path / "thesis.tex").rename(tmp_path / "manifest.json")
+    with pytest.raises(ValueError, match=r"holds somebody else's manifest\.json"):
+        write_shards(tmp_path, shards_of(load(NAMES)))
+    assert (tmp_path / "manifest.json").read_text() == "years of work"
+
+
+def test_where_one_stands_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for here in (Path(), Path("..")):
+        with pytest.raises(ValueError, match=r"is where you are|holds something else"):
+            write_shards(here, shards_of(load(NAMES)))
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="is no folder"):
+        write_shards(tmp_path / "file", shards_of(load(NAMES)))
+
+
+def test_without_an_exchange_of_names_it_works_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifacts, "_renameat2", lambda first, second: False)
+    write_shards(folder, shards_of(load(NAMES), 2))
+    assert read_manifest(folder).num_parts == 2
+    assert [path.name for path in folder.parent.iterdir()] == ["shards"]
+
+
+def test_what_a_killed_writer_left_is_swept(folder: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left = folder.parent / f".shards.{ended.pid}.abc"
+    left.mkdir()
+    (left / "part0.safetensors").touch()
+    write_shards(folder, shards_of(load(NAMES), 2))
+    assert not left.exists()
+
+
+def test_a_swapped_file_is_found_even_unverified(folder: Path) -> None:
+    shutil.copy(folder / "part1.safetensors", folder / "part0.safetensors")
+    with pytest.raises(GraphError, match="not a sound shard"):
+        read_shard(folder, 0, verify=False)
+
+
+def test_damaged_headers_are_errors(tmp_path: Path) -> None:
+    """Inside an archive with right checksums, and in a folder that has none: what numpy's own parser is given."""
+    graph = load(NAMES)
+    write_folder(tmp_path / "graph", graph)
+    rng = random.Random(2)
+    for _ in range(300):
+        name = rng.choice(["edge_index", "x", "y", "split"])
+        path = tmp_path / "graph" / f"{name}.npy"
+        kept = path.read_bytes()
+        path.write_bytes(damage(kept[:128], rng) + kept[128:])
+        with zipfile.ZipFile(tmp_path / "graph.npz", "w") as archive:
+            for part in (tmp_path / "graph").iterdir():
+                archive.write(part, part.name)
+        for source in (tmp_path / "graph", tmp_path / "graph.npz"):
+            with suppress(GraphError):
+                assert load(str(source)).num_nodes == graph.num_nodes
+        path.write_bytes(kept)
 
 
 def test_swapped_missing_and_foreign_files_are_named(folder: Path) -> None:

@@ -26,6 +26,14 @@ def test_sizes_tails_and_communities() -> None:
     assert 0.75 < (graph.y[source] == graph.y[target]).mean() < 0.95
 
 
+@pytest.mark.parametrize(("degree", "cross"), [(15, 0.2), (60, 0.1), (10, 0.0), (10, 1.0)])
+def test_the_share_between_communities_is_what_was_asked_for(degree: int, cross: float) -> None:
+    graph = load(f"synthetic:nodes=3000,degree={degree},cross={cross},communities=12,classes=12,label_noise=0,noise=0")
+    assert graph.num_edges == 3000 * degree
+    source, target = graph.edge_index
+    assert (graph.y[source] != graph.y[target]).mean() == pytest.approx(cross, abs=0.001)
+
+
 def test_seeds_and_variants() -> None:
     first, again, other = (generate(Settings(nodes=300, seed=seed)) for seed in (1, 1, 2))
     assert (first.edge_index == again.edge_index).all()
@@ -50,10 +58,18 @@ def test_mistakes_in_a_recipe() -> None:
         "synthetic:nodes": "give for example nodes=20000",
         "synthetic:nodes=0": "nodes is 0; the default is 20000",
         "synthetic:cross=2": "cross is 2.0",
+        "synthetic:nodes=2.9": "give for example nodes=20000",
+        "synthetic:degree=inf": "give for example degree=15.0",
+        "synthetic:communities=3": "communities is 3",
         "synthetic:directed=perhaps": "give for example directed=False",
     }.items():
         with pytest.raises(GraphError, match=message):
             parse(wrong)
+
+
+def test_more_edges_than_there_can_be_is_an_error() -> None:
+    with pytest.raises(GraphError, match="give a smaller degree"):
+        load("synthetic:nodes=1000,degree=300,communities=100,cross=0")
 
 
 def mean_of_neighbours(graph: Graph, x: torch.Tensor) -> torch.Tensor:

@@ -51,6 +51,7 @@ class Partition:
     def verify(self) -> None:
         if self.json is not None:
             artifacts.check_writable(self.json)
+        graphs.check_out(self.out)
         if self.layers < 1 or self.hidden < 1:
             raise ValueError(f"--layers is {self.layers} and --hidden {self.hidden}; give 1 or more")
 

@@ -111,13 +111,12 @@ def parts(result: Mapping[str, Any]) -> Table:
         padding=0,
         pad_edge=False,
     )
+    order = ("owned", "central", "marginal", "halo", "edges", "cut_edges", "train", "validation")
     for heading in ("part", "owned", "central", "marginal", "halo", "edges", "cut edges", "train", "validation"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in result["parts"]:
-        table.add_row(*(_short(value) for value in row.values()))
-    balance = {"edges": "edges", "owned": "owned", "halo": "halo", "train": "train", "validation": "validation"}
-    shown = {column: f"{result['balance'][name]:.3f}" for column, name in balance.items()}
-    order = ("owned", "central", "marginal", "halo", "edges", "cut_edges", "train", "validation")
+        table.add_row(*(_short(row[column]) for column in ("part", *order)))
+    shown = {name: f"{share:.3f}" for name, share in result["balance"].items()}
     table.add_section()
     table.add_row("balance", *(shown.get(column, "") for column in order))
     return table
@@ -138,7 +137,8 @@ def partition_lines(result: Mapping[str, Any]) -> list[str]:
     seconds = ", ".join(f"{name} {took:.1f} s" for name, took in result["seconds"].items())
     share = result["peak_rss_bytes"] / max(1, result["graph_bytes"])
     return [
-        f"cut: {result['cut_share']:.1%} of edges; halo rows: {result['halo_rows']:,}",
+        f"cut: {result['cut_share']:.1%} of edges; halo rows: {result['halo_rows']:,}; balance (largest over mean): "
+        f"other nodes {result['balance']['other']:.3f}, degrees {result['balance']['degrees']:.3f}",
         f"predicted for {result['layers']} layers of {result['hidden']}: {thick / 1e6:,.1f} MB an epoch in float32, "
         f"{thin / 1e6:,.1f} MB at one bit",
         f"{seconds}; memory peaked at {result['peak_rss_bytes'] / 1e6:,.0f} MB in `{result['peak_phase']}`, "

@@ -1,6 +1,6 @@
 """Graphs: load, check, partition, shard. Knows no training."""
 
-from thinwire.graphs.folder import Manifest, is_shard_folder, read_manifest, read_shard, write_shards
+from thinwire.graphs.folder import Manifest, check_out, is_shard_folder, read_manifest, read_shard, write_shards
 from thinwire.graphs.graph import SPLITS, TEST, TRAIN, UNUSED, VALIDATION, Graph, GraphError, check
 from thinwire.graphs.load import load
 from thinwire.graphs.partition import Settings, assign, read_assignment
@@ -21,6 +21,7 @@ __all__ = [
     "Shard",
     "assign",
     "check",
+    "check_out",
     "from_data",
     "glue",
     "is_shard_folder",

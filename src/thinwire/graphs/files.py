@@ -3,6 +3,7 @@
 Read without pickle, and against the archive's own checksums; written to a temporary name and renamed.
 """
 
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -29,13 +30,17 @@ def read_arrays(path: Path) -> dict[str, Array]:
             if bad is not None:
                 raise GraphError(f"{path}: {bad} does not match its checksum; copy the file again")
         with np.load(path, allow_pickle=False) as content:
-            return {name: content[name] for name in content.files}
+            arrays = {name: content[name] for name in (*NEEDED, *OPTIONAL) if name in content.files}
     except FileNotFoundError:
         raise
     except GraphError:
         raise
     except _BROKEN as error:
         raise GraphError(f"{path}: not a sound .npz file ({error}); copy or write it again") from error
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise GraphError(f"{path}: {name} is no array; write the file with numpy.savez")
+    return arrays
 
 
 def read_folder(folder: Path) -> Graph:
@@ -60,7 +65,7 @@ def write_npz(path: Path, graph: Graph) -> None:
 
 
 def write_folder(folder: Path, graph: Graph) -> None:
-    with artifacts.new_folder(folder) as new:
+    with artifacts.new_folder(folder, lambda name: name.removesuffix(".npy") in (*NEEDED, *OPTIONAL)) as new:
         for name, array in _arrays(graph).items():
             np.save(_npy(new, name), array, allow_pickle=False)
 
@@ -69,7 +74,9 @@ def write_folder(folder: Path, graph: Graph) -> None:
 _BROKEN = (
     ValueError,
     OSError,
+    AttributeError,
     EOFError,
+    tokenize.TokenError,
     KeyError,
     MemoryError,
     NotImplementedError,
@@ -86,10 +93,17 @@ def _graph(source: str, arrays: dict[str, Array]) -> Graph:
     missing = [name for name in NEEDED if name not in arrays]
     if missing:
         raise GraphError(f"{source}: no {', '.join(missing)}; a graph needs {', '.join(NEEDED)} (docs/graphs.md)")
-    classes = arrays.get("classes")
-    names = () if classes is None else tuple(str(name) for name in classes.tolist())
+    names = class_names(source, arrays.get("classes"))
     optional = {name: arrays.get(name) for name in ("edge_weight", "edge_attr")}
     return Graph(**{name: arrays[name] for name in NEEDED}, **optional, classes=names, source=source)  # type: ignore[arg-type]
+
+
+def class_names(source: str, classes: Array | None) -> tuple[str, ...]:
+    if classes is None:
+        return ()
+    if classes.ndim != 1 or classes.dtype.kind != "U":
+        raise GraphError(f"{source}: classes is {classes.dtype} {list(classes.shape)}; give strings [classes]")
+    return tuple(classes.tolist())
 
 
 def _arrays(graph: Graph) -> dict[str, Array]:

@@ -6,6 +6,7 @@ truncated or swapped file is an error that names it.
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,22 @@ def is_shard_folder(path: Path) -> bool:
     return (path / MANIFEST).is_file()
 
 
+def check_out(folder: Path) -> None:
+    """Raise, before any work, where shards can't be written to this folder."""
+    artifacts.check_folder(folder, _is_ours)
+    if is_shard_folder(folder):
+        try:
+            ours = json.loads((folder / MANIFEST).read_bytes()).get("format") == FORMAT
+        except (ValueError, AttributeError, RecursionError):
+            ours = any(folder.glob("part*.safetensors"))  # ours, damaged
+        if not ours:
+            raise GraphError(f"{folder} holds somebody else's {MANIFEST}; name another folder, or remove it")
+
+
+def _is_ours(name: str) -> bool:
+    return name == MANIFEST or re.fullmatch(r"part[0-9]+\.safetensors", name) is not None
+
+
 def write_shards(
     folder: Path,
     shards: Iterable[Shard],
@@ -50,16 +67,20 @@ def write_shards(
     report: Callable[[], Mapping[str, Any]] = dict,
 ) -> None:
     """One shard at a time: no more than one is held. `report` is asked for once all are written."""
-    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not is_shard_folder(folder))):
-        raise GraphError(f"{folder} holds something else than shards; name another folder, or remove it")
-    with artifacts.new_folder(folder) as new:
+    check_out(folder)
+    with artifacts.new_folder(folder, _is_ours) as new:
         parts = []
         for shard in shards:
             path = new / f"part{shard.part}.safetensors"
             tensors = {name: getattr(shard, name) for name in TENSORS if getattr(shard, name) is not None}
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
             numbers = {name: getattr(shard, name) for name in NUMBERS}
-            sizes = {"num_owned": shard.num_owned, "num_halo": shard.num_halo, "num_edges": len(shard.indices)}
+            sizes = {
+                "num_owned": shard.num_owned,
+                "num_halo": shard.num_halo,
+                "num_edges": len(shard.indices),
+                "first_ids": shard.original_ids[:1].tolist(),
+            }
             parts.append({"file": path.name, "sha256": _digest(path), **numbers, **sizes})
         if not parts:
             raise GraphError("no shards to write")
@@ -74,6 +95,7 @@ def write_shards(
             "report": dict(report()),
             "parts": parts,
         }
+        content = json.loads(json.dumps(content))  # as it will be read: the checksum is of that
         artifacts.write_json(new / MANIFEST, {**content, "checksum": _checksum(content)})
 
 
@@ -83,7 +105,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise GraphError(f"{folder}: no {MANIFEST}; give a folder that `thinwire partition` wrote")
     try:
         content = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise GraphError(f"{path}: not sound JSON ({error}); partition again") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise GraphError(f"{path}: this is no manifest of {FORMAT}")
@@ -120,9 +142,35 @@ def read_shard(folder: Path, part: int, *, verify: bool = True) -> Shard:
     try:
         tensors = load_file(path)
         content: dict[str, Any] = {name: tensors[name] for name in TENSORS if name in tensors}
-        return Shard(**{name: _as_tuple(entry[name]) for name in NUMBERS}, **content)
+        shard = Shard(**{name: _as_tuple(entry[name]) for name in NUMBERS}, **content)
+        _check_sizes(shard, entry)
+        return shard
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise GraphError(f"{path}: not a sound shard ({error}); copy it again, or partition again") from error
+
+
+def _check_sizes(shard: Shard, entry: Mapping[str, Any]) -> None:
+    """Against the manifest: another part's file in this one's place is found even where nothing else is verified."""
+    owned, halo, edges = entry["num_owned"], entry["num_halo"], entry["num_edges"]
+    lengths = {
+        "original_ids": owned,
+        "halo_ids": halo,
+        "send_rows": sum(shard.send_to),
+        "indptr": owned + 1,
+        "indices": edges,
+        "in_degree": owned + halo,
+        "x": owned,
+        "y": owned,
+        "split": owned,
+    }
+    for name, length in lengths.items():
+        if len(getattr(shard, name)) != length:
+            raise ValueError(f"{name} has {len(getattr(shard, name))} rows, the manifest says {length}")
+    first = shard.original_ids[:1].tolist()
+    if first != entry["first_ids"] or sum(shard.halo_from) != halo:
+        raise ValueError("these are another part's nodes")
+    if int(shard.indptr[0]) != 0 or int(shard.indptr[-1]) != edges:
+        raise ValueError("indptr does not span the edges")
 
 
 def _as_tuple(value: Any) -> Any:

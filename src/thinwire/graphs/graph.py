@@ -1,7 +1,7 @@
 """A graph with features, labels and a split: plain numpy arrays, perhaps memory-mapped, checked before use."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ class Graph:
     def num_classes(self) -> int:
         if self.multi_label:
             return int(self.y.shape[1])
-        return max(len(self.classes), int(self.y.max(initial=-1)) + 1)
+        return max(len(self.classes), int(self.y.max()) + 1 if len(self.y) else 0)
 
     @property
     def nbytes(self) -> int:
@@ -62,11 +62,37 @@ class Graph:
 
 
 def check(graph: Graph) -> Graph:
-    """The graph, or a GraphError."""
+    """The graph in the types that all else relies on, or a GraphError."""
     _check_shapes(graph)
     _check_ids(graph)
+    graph = _normal(graph)
     _check_values(graph)
-    return graph
+    return replace(graph, y=graph.y.astype(np.uint8)) if graph.multi_label else graph
+
+
+def _normal(graph: Graph) -> Graph:
+    """Native byte order, signed ids and labels, float32 or less. Copies only what is otherwise."""
+    changed: dict[str, Array | None]
+    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and that is found
+        changed = {name: _thin(getattr(graph, name)) for name in ("x", "edge_weight", "edge_attr")}
+    changed |= {
+        "edge_index": graph.edge_index.astype(_signed(graph.edge_index), copy=False),
+        "y": graph.y.astype(_signed(graph.y), copy=False),
+        "split": graph.split.astype(_signed(graph.split), copy=False),
+    }
+    return replace(graph, **changed)  # type: ignore[arg-type]
+
+
+def _thin(array: Array | None) -> Array | None:
+    if array is None:
+        return None
+    return array.astype(np.float16 if array.dtype.itemsize == 2 else np.float32, copy=False)
+
+
+def _signed(array: Array) -> Any:
+    if array.dtype.kind == "i":
+        return array.dtype.newbyteorder("=")
+    return np.int64
 
 
 def _check_shapes(graph: Graph) -> None:
@@ -77,8 +103,9 @@ def _check_shapes(graph: Graph) -> None:
         raise _error(graph, "edge_index", f"is {_shape(edges)}; give integers [2, edges]")
     if graph.y.ndim not in (1, 2) or graph.y.dtype.kind not in "iub":
         raise _error(graph, "y", f"is {_shape(graph.y)}; give integers [nodes], or zeros and ones [nodes, classes]")
-    if graph.split.ndim != 1 or graph.split.dtype.kind not in "iub":
-        raise _error(graph, "split", f"is {_shape(graph.split)}; give integers [nodes]")
+    if graph.split.ndim != 1 or graph.split.dtype.kind not in "iu":
+        # A mask of training nodes would be read the wrong way round.
+        raise _error(graph, "split", f"is {_shape(graph.split)}; give 0 train, 1 validation, 2 test, 3 unused [nodes]")
     for name in ("y", "split"):
         if (size := len(getattr(graph, name))) != graph.num_nodes:
             raise _error(graph, name, f"has {size} rows and x has {graph.num_nodes}; give one for each node")
@@ -110,7 +137,7 @@ def _check_values(graph: Graph) -> None:
     for name in ("x", "edge_weight", "edge_attr"):
         array = getattr(graph, name)
         if array is not None and (place := _first_not_finite(array)) is not None:
-            raise _error(graph, f"{name}[{place}]", "is not finite; replace or drop such rows")
+            raise _error(graph, f"{name}{place}", "is not finite in float32; replace it or drop its row")
     if (wrong := _first((graph.split < 0) | (graph.split > UNUSED))) is not None:
         raise _error(graph, f"split[{wrong}]", f"is {graph.split[wrong]}; give 0 train, 1 validation, 2 test, 3 unused")
     if not (graph.split == TRAIN).any():
@@ -131,12 +158,13 @@ def _first(wrong: Array) -> int | None:
     return int(np.argmax(wrong)) if wrong.any() else None
 
 
-def _first_not_finite(array: Array) -> int | None:
+def _first_not_finite(array: Array) -> list[int] | None:
     rows = max(1, CHUNK // max(1, array[:1].size))
     for start in range(0, len(array), rows):
-        finite = np.isfinite(array[start : start + rows]).reshape(len(array[start : start + rows]), -1).all(axis=1)
+        finite = np.isfinite(array[start : start + rows])
         if not finite.all():
-            return start + int(np.argmin(finite))
+            row, *column = np.argwhere(~finite)[0].tolist()
+            return [start + row, *column]
     return None
 
 

@@ -15,7 +15,7 @@ def _read(name: str, nodes: str | None) -> Graph:
     path = Path(name)
     if name == synthetic.PREFIX or name.startswith(f"{synthetic.PREFIX}:"):
         return synthetic.generate(synthetic.parse(name))
-    if pyg.knows(name):
+    if not path.exists() and pyg.knows(name):
         return pyg.load_dataset(name)
     if not path.exists():
         known = ", ".join(["synthetic", *pyg.names()])

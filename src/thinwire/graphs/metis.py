@@ -20,7 +20,7 @@ OK = 1
 NUM_OPTIONS = 40
 
 
-class MetisError(RuntimeError):
+class MetisError(ValueError):
     """METIS gave up."""
 
 

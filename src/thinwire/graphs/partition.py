@@ -53,9 +53,9 @@ def read_assignment(path: Path, graph: Graph, parts: int) -> Array:
 
 
 def _by_metis(graph: Graph, settings: Settings) -> Array:
-    """Training, validation and other nodes and degrees balanced, each to 0.1 %, as SALIENT++ has it."""
-    if settings.parts == 1:
-        return np.zeros(graph.num_nodes, dtype=np.int32)
+    """Training, validation and other nodes and degrees balanced, each to 0.1 % if it can be, as SALIENT++ has it."""
+    if graph.num_nodes < LEAST_NODES * settings.parts or settings.parts == 1:
+        return _in_ranges(graph, settings)
     low, high = pairs(graph)
     degrees = np.bincount(low, minlength=graph.num_nodes) + np.bincount(high, minlength=graph.num_nodes)
     if not settings.thorough and len(low) > SPARSE_FROM:
@@ -63,8 +63,15 @@ def _by_metis(graph: Graph, settings: Settings) -> Array:
     indptr, indices = both_ways(low, high, graph.num_nodes)
     del low, high
     kinds = (graph.split == TRAIN, graph.split == VALIDATION, graph.split > VALIDATION)
-    weights = np.stack([*kinds, degrees], axis=1)
-    return metis.partition(indptr, indices, weights, settings.parts, objective=settings.objective, seed=settings.seed)
+    all_four = np.stack([*kinds, degrees], axis=1)
+    # With few nodes a part METIS may leave parts empty; then one constraint, then no METIS.
+    for weights in (all_four, np.ones((graph.num_nodes, 1))):
+        part = metis.partition(
+            indptr, indices, weights, settings.parts, objective=settings.objective, seed=settings.seed
+        )
+        if len(np.unique(part)) == settings.parts:
+            return part
+    return _in_ranges(graph, settings)
 
 
 def pairs(graph: Graph) -> tuple[Array, Array]:
@@ -112,7 +119,9 @@ def _in_ranges(graph: Graph, settings: Settings) -> Array:
     return (np.arange(graph.num_nodes, dtype=np.int64) * settings.parts // max(1, graph.num_nodes)).astype(np.int32)
 
 
-MOST_PARTS = 4096
+MOST_PARTS = 1024
+# Nodes a part below which there is nothing for METIS to find.
+LEAST_NODES = 8
 # Pairs from which on METIS sees a sample: of a node with fewer neighbours than this all, of others about so many.
 SPARSE_FROM = 2_000_000
 KEPT_EDGES = 6

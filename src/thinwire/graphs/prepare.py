@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from thinwire.graphs.folder import write_shards
+from thinwire.graphs.folder import check_out, write_shards
 from thinwire.graphs.load import load
 from thinwire.graphs.partition import Settings, assign, read_assignment
 from thinwire.graphs.report import PartRow, report
@@ -48,6 +48,7 @@ def prepare(
     on_phase: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Any]:
     """Load, check, partition, write. Nothing is written where anything before it fails."""
+    check_out(folder)
     phases = Phases(on_phase)
     with phases.phase("load"):
         graph = load(data, nodes=nodes)

@@ -20,7 +20,16 @@ SIMPLE = {
     "reddit2": "Reddit2",
 }
 FAMILIES = {"planetoid": "Planetoid", "coauthor": "Coauthor", "amazon": "Amazon", "citationfull": "CitationFull"}
+MEMBERS = {
+    "planetoid": ("cora", "citeseer", "pubmed"),
+    "coauthor": ("cs", "physics"),
+    "amazon": ("computers", "photo"),
+    "citationfull": ("cora", "cora_ml", "citeseer", "dblp", "pubmed"),
+}
 OGB = "ogbn-"
+# Later ones win where masks overlap.
+MASKS = {"test_mask": TEST, "val_mask": VALIDATION, "train_mask": TRAIN}
+TAKEN = ("x", "edge_index", "y", "edge_weight", "edge_attr", "split", *MASKS)
 
 
 def knows(name: str) -> bool:
@@ -32,16 +41,21 @@ def names() -> list[str]:
 
 
 def load_dataset(name: str) -> Graph:
+    family, _, member = name.partition(":")
+    if family in MEMBERS and member not in MEMBERS[family]:
+        raise GraphError(f"{name}: give one of {', '.join(f'{family}:{each}' for each in MEMBERS[family])}")
     root = Path(os.environ.get("THINWIRE_DATA") or CACHE).expanduser() / name.replace(":", "-")
-    make = _ogb if name.startswith(OGB) else _dataset
     try:
-        return make(name, root)
-    except (OSError, RuntimeError) as error:  # urllib's and aiohttp's errors are OSErrors
+        data = _ogb(name, root) if name.startswith(OGB) else _dataset(family, member, root)
+    except GraphError:
+        raise
+    except Exception as error:  # whatever the network, an archive or another library's loader comes up with
         raise GraphError(
-            f"{name}: could not be fetched ({error}). Without a network: run `thinwire partition {name} --out shards` "
-            f"where there is one and copy the folder, or put the data set's raw files into {root}, or set "
-            "THINWIRE_DATA to the folder that has them"
+            f"{name}: could not be fetched ({type(error).__name__}: {error}). Without a network: run `thinwire "
+            f"partition {name} --out shards` where there is one and copy the folder, or copy {root} from there, or "
+            "set THINWIRE_DATA to the folder that holds it"
         ) from error
+    return from_data(data, source=name)
 
 
 def from_data(data: Any, *, source: str = "Data") -> Graph:
@@ -49,7 +63,8 @@ def from_data(data: Any, *, source: str = "Data") -> Graph:
     for name in ("x", "edge_index", "y"):
         if getattr(data, name, None) is None:
             raise GraphError(f"{source}: no {name}; a graph needs x, edge_index, y and train_mask (or split)")
-    y = _array(data.y)
+    arrays = {name: _array(getattr(data, name, None), name, source) for name in TAKEN}
+    y = arrays["y"]
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.dtype.kind == "f":
@@ -58,49 +73,48 @@ def from_data(data: Any, *, source: str = "Data") -> Graph:
         if (whole != np.floor(whole)).any():
             raise GraphError(f"{source}: y holds fractions; classes are whole numbers")
         y = whole.astype(np.int64)
-    if y.ndim == 2:
-        y = y.astype(np.uint8)
-    weight, attr = (_array(getattr(data, name, None)) for name in ("edge_weight", "edge_attr"))
+    weight, attr = arrays["edge_weight"], arrays["edge_attr"]
     if weight is None and attr is not None and attr.ndim == 1:
         weight, attr = attr, None
     return Graph(
-        edge_index=_array(data.edge_index),
-        x=_array(data.x),
+        edge_index=arrays["edge_index"],
+        x=arrays["x"],
         y=y,
-        split=_split(data, len(y), source),
+        split=_split(arrays, len(y), source),
         edge_weight=None if weight is None else weight.astype(np.float32),
         edge_attr=None if attr is None else attr.astype(np.float32),
         source=source,
     )
 
 
-def _split(data: Any, num_nodes: int, source: str) -> Array:
-    given = getattr(data, "split", None)
-    if given is not None:
-        return _array(given)
+def _split(arrays: dict[str, Any], num_nodes: int, source: str) -> Array:
+    if arrays["split"] is not None:
+        return arrays["split"]
     split = np.full(num_nodes, UNUSED, dtype=np.uint8)
-    for name, value in (("test_mask", TEST), ("val_mask", VALIDATION), ("train_mask", TRAIN)):
-        mask = _array(getattr(data, name, None))
-        if mask is None:
-            continue
+    masks = [(arrays[name], name, value) for name, value in MASKS.items() if arrays[name] is not None]
+    if not masks:
+        # Coauthor, Amazon and their like come without.
+        warnings.warn(f"{source} has no split: drawn at random, 60/20/20, seed 0", stacklevel=2)
+        split[:] = np.random.default_rng(0).choice([TRAIN, VALIDATION, TEST], num_nodes, p=[0.6, 0.2, 0.2])
+    for mask, name, value in masks:
         if mask.ndim != 1:
             raise GraphError(f"{source}: {name} has {mask.shape[1]} columns, a split each; keep one: data.{name}[:, 0]")
+        if len(mask) != num_nodes:
+            raise GraphError(f"{source}: {name} has {len(mask)} entries for {num_nodes} nodes")
         split[mask.astype(bool)] = value
     return split
 
 
-def _dataset(name: str, root: Path) -> Graph:
+def _dataset(family: str, member: str, root: Path) -> Any:
     import torch_geometric.datasets as datasets
 
-    family, _, member = name.partition(":")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         make: Callable[..., Any] = getattr(datasets, SIMPLE.get(family) or FAMILIES[family])
-        dataset = make(str(root), member) if family in FAMILIES else make(str(root))
-    return from_data(dataset[0], source=name)
+        return (make(str(root), member) if family in FAMILIES else make(str(root)))[0]
 
 
-def _ogb(name: str, root: Path) -> Graph:
+def _ogb(name: str, root: Path) -> Any:
     try:
         from ogb.nodeproppred import PygNodePropPredDataset
     except ImportError as error:
@@ -112,8 +126,13 @@ def _ogb(name: str, root: Path) -> Graph:
     for word, value in (("train", TRAIN), ("valid", VALIDATION), ("test", TEST)):
         split[places[word].numpy()] = value
     data.split = split
-    return from_data(data, source=name)
+    return data
 
 
-def _array(value: Any) -> Any:
-    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
+def _array(value: Any, name: str, source: str) -> Any:
+    if value is None or isinstance(value, np.ndarray):
+        return value
+    try:
+        return value.detach().cpu().numpy()
+    except (AttributeError, TypeError, RuntimeError) as error:
+        raise GraphError(f"{source}: {name} is no plain tensor ({error}); give a dense one of a usual type") from None

@@ -22,6 +22,8 @@ class PartRow:
     cut_edges: int
     train: int
     validation: int
+    other: int  # neither
+    degrees: int  # sum of, in and out
 
     @staticmethod
     def of(shard: Shard) -> "PartRow":
@@ -35,6 +37,8 @@ class PartRow:
             cut_edges=int((shard.indices >= shard.num_owned).sum()),
             train=int((shard.split == TRAIN).sum()),
             validation=int((shard.split == VALIDATION).sum()),
+            other=int((shard.split > VALIDATION).sum()),
+            degrees=int((shard.in_degree[: shard.num_owned] + shard.out_degree[: shard.num_owned]).sum()),
         )
 
 
@@ -50,7 +54,7 @@ def report(rows: Sequence[PartRow], *, layers: int, hidden: int) -> dict[str, An
         "halo_rows": halo,
         "balance": {
             name: _balance([getattr(row, name) for row in rows])
-            for name in ("owned", "edges", "train", "validation", "halo")
+            for name in ("owned", "edges", "train", "validation", "other", "degrees", "halo")
         },
         "layers": layers,
         "hidden": hidden,

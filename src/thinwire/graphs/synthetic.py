@@ -1,8 +1,8 @@
 """Graphs for demos, tests and benchmarks: heavy-tailed degrees, communities, features too noisy to classify alone.
 
 A degree-corrected block model: a node has a weight from a Pareto tail and a community; an edge's ends are drawn by
-weight, both from one community, or with probability `cross` from anywhere. A community has a class; features are the
-class's centre in noise, so that a node's own say little and its neighbours' mean says much.
+weight, both from one community, or, of a share `cross` of all edges, from two. A community has a class; features are
+the class's centre in noise, so that a node's own say little and its neighbours' mean says much.
 """
 
 from dataclasses import dataclass, fields
@@ -17,6 +17,9 @@ PREFIX = "synthetic"
 SURPLUS = 1.12
 # For a node of weight 1, the least.
 TICKETS = 4
+MOST_ROUNDS = 30
+# Smaller graphs take the edges that there are.
+LEAST_STRICT = 1_000
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,8 @@ class Settings:
     degree: float = 15.0  # mean number of neighbours
     classes: int = 12
     features: int = 64
-    communities: int = 0  # 0: one for each 500 nodes, and at least one for each class
-    cross: float = 0.2  # share of edges drawn without regard to communities
+    communities: int = 0  # 0: one for each 500 nodes, at least one for each class, of at least 8 nodes
+    cross: float = 0.2  # share of edges between communities
     skew: float = 2.2  # exponent of the tail of degrees: smaller is heavier
     noise: float = 5.0  # of features, beside centres a distance of about 1.4 apart in each direction
     label_noise: float = 0.05  # share of nodes with a random class
@@ -46,8 +49,8 @@ def parse(name: str) -> Settings:
         if key not in kinds:
             raise GraphError(f"{name}: there is no {key!r}; give some of {', '.join(kinds)}")
         try:
-            given[key] = _truth(value or "true") if kinds[key] is bool else kinds[key](float(value) if equals else None)
-        except (TypeError, ValueError):
+            given[key] = _value(kinds[key], value if equals else None)
+        except ValueError:
             raise GraphError(f"{name}: {word!r}; give for example {key}={getattr(Settings, key)}") from None
     settings = Settings(**given)
     _check(name, settings)
@@ -57,7 +60,7 @@ def parse(name: str) -> Settings:
 def generate(settings: Settings) -> Graph:
     rng = np.random.default_rng(settings.seed)
     n = settings.nodes
-    communities = settings.communities or max(settings.classes, n // 500)
+    communities = settings.communities or max(1, min(n // 8, max(settings.classes, n // 500)))
     # Sorted by community while edges are drawn, shuffled afterwards: a numbering gives nothing away.
     community = np.sort(rng.integers(0, communities, n)).astype(np.int32)
     weights = (1 - rng.random(n)) ** (-1 / (settings.skew - 1))
@@ -89,30 +92,57 @@ def _edges(rng: np.random.Generator, settings: Settings, community: Array, weigh
     """[2, E] of int32 without loops or duplicates; each in both directions unless directed."""
     n = settings.nodes
     wanted = round(n * settings.degree / (1 if settings.directed else 2))
-    wanted = min(wanted, n * (n - 1) // (2 if settings.directed else 4))
-    # A node has tickets by its weight, a community's tickets lie together: drawing is one look into a table.
-    tickets = np.repeat(np.arange(n, dtype=np.int32), np.rint(TICKETS * weights).astype(np.int64))
-    bounds = np.searchsorted(community[tickets], np.arange(int(community[-1]) + 2))
-    keys = np.empty(0, dtype=np.int64)
-    for _ in range(20):
-        draws = round((wanted - len(keys)) * SURPLUS) + 16
-        source = tickets[rng.integers(0, len(tickets), draws)].astype(np.int64)
-        home = community[source]
-        away = rng.random(draws) < settings.cross
-        low = np.where(away, 0, bounds[home])
-        high = np.where(away, len(tickets), bounds[home + 1])
-        target = tickets[low + (rng.random(draws) * (high - low)).astype(np.int64)].astype(np.int64)
-        if not settings.directed:
-            source, target = np.minimum(source, target), np.maximum(source, target)
-        keys = np.sort(np.concatenate((keys, (source * n + target)[source != target])))
-        keys = keys[np.concatenate(([True], keys[1:] != keys[:-1]))] if len(keys) else keys
-        if len(keys) >= wanted:
-            keys = np.delete(keys, rng.choice(len(keys), len(keys) - wanted, replace=False))
-            break
+    draw = _Draw(rng, community, weights, directed=settings.directed)
+    between = draw.keys(round(settings.cross * wanted), between=True)
+    within = draw.keys(wanted - round(settings.cross * wanted), between=False)
+    keys = np.concatenate((between, within))
+    if len(keys) < wanted and n >= LEAST_STRICT:
+        raise GraphError(
+            f"{PREFIX}: only {len(between):,} edges between communities and {len(within):,} within could be drawn of "
+            f"{wanted:,}; give a smaller degree, fewer communities, or another cross"
+        )
     source, target = (keys // n).astype(np.int32), (keys % n).astype(np.int32)
     if settings.directed:
         return np.stack((source, target))
     return np.stack((np.concatenate((source, target)), np.concatenate((target, source))))
+
+
+class _Draw:
+    """Edges drawn by weight. A node has tickets by its weight, a community's lie together: drawing is one look-up."""
+
+    def __init__(self, rng: np.random.Generator, community: Array, weights: Array, *, directed: bool) -> None:
+        self._rng = rng
+        self._community = community
+        self._directed = directed
+        self._tickets = np.repeat(np.arange(len(weights), dtype=np.int32), np.rint(TICKETS * weights).astype(np.int64))
+        self._bounds = np.searchsorted(community[self._tickets], np.arange(int(community[-1]) + 2))
+
+    def keys(self, wanted: int, *, between: bool) -> Array:
+        """source * n + target, sorted, each once; fewer than wanted where there are no more to be found."""
+        keys = np.empty(0, dtype=np.int64)
+        for _ in range(MOST_ROUNDS):
+            missing = wanted - len(keys)
+            if missing <= 0:
+                break
+            keys = np.sort(np.concatenate((keys, self._some(round(missing * SURPLUS) + 16, between=between))))
+            fresh = np.ones(len(keys), dtype=bool)
+            fresh[1:] = keys[1:] != keys[:-1]
+            keys = keys[fresh]
+        if len(keys) > wanted:
+            keys = np.delete(keys, self._rng.choice(len(keys), len(keys) - wanted, replace=False))
+        return keys
+
+    def _some(self, draws: int, *, between: bool) -> Array:
+        tickets, n = self._tickets, len(self._community)
+        source = tickets[self._rng.integers(0, len(tickets), draws)].astype(np.int64)
+        home = self._community[source]
+        low = np.zeros(draws, dtype=np.int64) if between else self._bounds[home]
+        size = len(tickets) if between else self._bounds[home + 1] - low
+        target = tickets[low + (self._rng.random(draws) * size).astype(np.int64)].astype(np.int64)
+        good = self._community[target] != home if between else source != target
+        if not self._directed:
+            source, target = np.minimum(source, target), np.maximum(source, target)
+        return (source * n + target)[good]
 
 
 def _several(rng: np.random.Generator, settings: Settings, y: Array) -> Array:
@@ -123,10 +153,15 @@ def _several(rng: np.random.Generator, settings: Settings, y: Array) -> Array:
     return (together[y] ^ wrong).astype(np.uint8)
 
 
-def _truth(word: str) -> bool:
-    if word.lower() not in ("true", "false", "1", "0"):
+def _value(kind: type, word: str | None) -> bool | int | float:
+    if kind is bool:
+        if (word or "true").lower() not in ("true", "false", "1", "0"):
+            raise ValueError(word)
+        return (word or "true").lower() in ("true", "1")
+    number = float(word or "")
+    if not np.isfinite(number) or (kind is int and number != int(number)):
         raise ValueError(word)
-    return word.lower() in ("true", "1")
+    return int(number) if kind is int else number
 
 
 def _check(name: str, settings: Settings) -> None:
@@ -135,7 +170,7 @@ def _check(name: str, settings: Settings) -> None:
         "degree": settings.degree >= 0,
         "classes": 2 <= settings.classes <= 10_000,
         "features": settings.features >= 1,
-        "communities": settings.communities >= 0,
+        "communities": settings.communities == 0 or settings.classes <= settings.communities <= settings.nodes,
         "cross": 0 <= settings.cross <= 1,
         "skew": settings.skew > 1,
         "noise": settings.noise >= 0,

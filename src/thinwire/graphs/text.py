@@ -7,76 +7,100 @@ others are features. Without `id` the rows are nodes 0, 1, ...; labels may be wo
 
 import csv
 import itertools
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from thinwire.graphs.files import read_arrays
+from thinwire.graphs.files import class_names, read_arrays
 from thinwire.graphs.graph import SPLITS, Array, Graph, GraphError
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".edges")
+# With or without the mark that some programs put first.
+ENCODING = "utf-8-sig"
+WHOLE = re.compile(r"-?[0-9]{1,18}")
+
+
+class Nodes(NamedTuple):
+    """A table of nodes; `ids` are what edges call them, None where they are row numbers."""
+
+    x: Array
+    y: Array
+    split: Array
+    classes: tuple[str, ...]
+    ids: Array | None
 
 
 def read_edge_list(edges: Path, nodes: Path) -> Graph:
-    x, y, split, classes, ids = _read_nodes(nodes)
-    edge_index, edge_weight = _read_edges(edges)
-    if ids is not None:
-        edge_index = _renumber(edges, edge_index, ids, nodes)
-    return Graph(edge_index, x, y, split, edge_weight=edge_weight, classes=classes, source=str(edges))
+    try:
+        table = _read_nodes(nodes)
+    except UnicodeDecodeError as error:
+        raise GraphError(f"{nodes}: not UTF-8 ({error}); save it as UTF-8") from None
+    try:
+        edge_index, edge_weight = _read_edges(edges)
+    except UnicodeDecodeError as error:
+        raise GraphError(f"{edges}: not UTF-8 ({error}); save it as UTF-8") from None
+    if table.ids is not None:
+        edge_index = _renumber(edges, edge_index, table.ids, nodes)
+    source = f"{edges} with {nodes}"
+    return Graph(
+        edge_index, table.x, table.y, table.split, edge_weight=edge_weight, classes=table.classes, source=source
+    )
 
 
 def _read_edges(path: Path) -> tuple[Array, Array | None]:
-    with path.open() as file:
-        first = next((line for line in file if line.strip() and not line.startswith("#")), "")
-    separator = "," if "," in first else None
+    def lines() -> Iterator[str]:
+        with path.open(encoding=ENCODING) as file:
+            yield from (line for line in file if line.strip() and not line.startswith("#"))
+
+    first = next(iter(lines()), "")
     words = first.replace(",", " ").split()
-    header = bool(words) and not _is_number(words[0])
-    if words and len(words) not in (2, 3):
-        raise GraphError(f"{path}: {len(words)} columns in {first.strip()!r}; give source, target and perhaps a weight")
+    header = bool(words) and not any(map(_is_number, words))
+    sample = next(itertools.islice(lines(), int(header), None), "")
+    words = sample.replace(",", " ").split()
     if not words:
         return np.empty((2, 0), dtype=np.int64), None
-    try:
-        with path.open() as file:
-            rows = (line for line in file if line.strip() and not line.startswith("#"))
-            table = np.loadtxt(
-                itertools.islice(rows, int(header), None), delimiter=separator, ndmin=2, dtype=np.float64
-            )
-    except ValueError as error:
-        raise GraphError(f"{path}: {error}; give a line an edge, for example 0,1 or 0,1,0.5") from None
-    if not len(table):
-        return np.empty((2, 0), dtype=np.int64), None
-    ends = table[:, :2]
-    if (wrong := (ends != np.floor(ends)).any(axis=1)).any():
+    if len(words) not in (2, 3):
         raise GraphError(
-            f"{path}: edge {int(np.argmax(wrong))} has {ends[np.argmax(wrong)].tolist()}; ids are whole numbers"
+            f"{path}: {len(words)} columns in {sample.strip()!r}; give source, target and perhaps a weight"
         )
-    weight = table[:, 2].astype(np.float32) if table.shape[1] == 3 else None
-    return np.ascontiguousarray(ends.T).astype(np.int64), weight
+    columns = [("source", np.int64), ("target", np.int64), ("weight", np.float64)][: len(words)]
+    try:
+        rows = itertools.islice(lines(), int(header), None)
+        table = np.loadtxt(rows, delimiter="," if "," in sample else None, ndmin=1, dtype=np.dtype(columns))
+    except ValueError as error:
+        raise GraphError(f"{path}: {error}; give a line an edge, ids whole, for example 0,1 or 0,1,0.5") from None
+    weight = table["weight"].astype(np.float32) if len(words) == 3 else None
+    return np.stack((table["source"], table["target"])), weight
 
 
-def _read_nodes(path: Path) -> tuple[Array, Array, Array, tuple[str, ...], Array | None]:
+def _read_nodes(path: Path) -> Nodes:
     if path.suffix == ".npz":
         arrays = read_arrays(path)
         if missing := [name for name in ("x", "y", "split") if name not in arrays]:
             raise GraphError(f"{path}: no {', '.join(missing)}; a table of nodes needs x, y and split")
-        classes = tuple(str(name) for name in arrays["classes"].tolist()) if "classes" in arrays else ()
-        return arrays["x"], arrays["y"], arrays["split"], classes, None
-    with path.open(newline="") as file:
+        return Nodes(arrays["x"], arrays["y"], arrays["split"], class_names(str(path), arrays.get("classes")), None)
+    with path.open(newline="", encoding=ENCODING) as file:
         reader = csv.reader(file)
         header = [word.strip() for word in next(reader, [])]
         rows = [row for row in reader if row]
     if "label" not in header or "split" not in header:
         raise GraphError(f"{path}: the header is {header}; name the columns `label` and `split` (perhaps `id`)")
+    if twice := [name for name in header if header.count(name) > 1]:
+        raise GraphError(f"{path}: two columns are called {twice[0]!r}; rename one")
     for number, row in enumerate(rows):
         if len(row) != len(header):
             raise GraphError(f"{path}: row {number} has {len(row)} columns, the header {len(header)}")
     columns = {name: [row[place].strip() for row in rows] for place, name in enumerate(header)}
     features = [name for name in header if name not in ("id", "label", "split")]
     x = np.array([_numbers(path, name, columns[name]) for name in features], dtype=np.float32)
+    x = np.ascontiguousarray(x.reshape(len(features), len(rows)).T)
     y, classes = _labels(columns["label"])
-    ids = _numbers(path, "id", columns["id"]).astype(np.int64) if "id" in columns else None
+    ids = _whole(path, "id", columns["id"]) if "id" in columns else None
     split = np.array([_split(path, number, word) for number, word in enumerate(columns["split"])], dtype=np.uint8)
-    return np.ascontiguousarray(x.reshape(len(features), len(rows)).T), y, split, classes, ids
+    return Nodes(x, y, split, classes, ids)
 
 
 def _numbers(path: Path, name: str, words: list[str]) -> Array:
@@ -86,9 +110,16 @@ def _numbers(path: Path, name: str, words: list[str]) -> Array:
     return np.array(words, dtype=np.float64)
 
 
+def _whole(path: Path, name: str, words: list[str]) -> Array:
+    for number, word in enumerate(words):
+        if not WHOLE.fullmatch(word):
+            raise GraphError(f"{path}: {name}[{number}] is {word!r}; give a whole number of at most 18 digits")
+    return np.array([int(word) for word in words], dtype=np.int64)
+
+
 def _labels(words: list[str]) -> tuple[Array, tuple[str, ...]]:
-    if all(word.lstrip("-").isdigit() for word in words):
-        return np.array(words, dtype=np.int64), ()
+    if all(WHOLE.fullmatch(word) for word in words):
+        return np.array([int(word) for word in words], dtype=np.int64), ()
     classes = sorted(set(words) - {""})
     number_of = {word: number for number, word in enumerate(classes)}
     return np.array([number_of.get(word, -1) for word in words], dtype=np.int64), tuple(classes)
