@@ -66,6 +66,27 @@ def test_partition_writes_shards_and_says_what_they_are(tmp_path: Path) -> None:
     assert "halo rows: 0" in again.stdout
 
 
+def test_train_compares_what_it_sent_with_float32(tmp_path: Path) -> None:
+    shards, target = tmp_path / "shards", tmp_path / "result.json"
+    data = "synthetic:nodes=2000,classes=4,noise=2,label_noise=0"
+    assert thinwire("partition", data, "--parts", "2", "--out", str(shards)).returncode == 0
+    words = ["--data", str(shards), "--method", "sylvie", "--epochs", "30", "--hidden", "64", "--json", str(target)]
+    done = thinwire("train", *words)
+    assert done.returncode == 0, done.stderr
+    assert "epoch 30/30" in done.stdout
+    assert "test score" in done.stdout
+    result = json.loads(target.read_text())
+    keys = {"method", "model", "data", "workers", "epochs", "seed", "losses", "val_score", "test_score"}
+    keys |= {"epoch_s_median", "bytes_per_epoch", "float32_bytes_per_epoch", "exposed_s_per_epoch", "peak_rss_bytes"}
+    assert keys <= result.keys()
+    assert len(result["losses"]) == 30
+    assert result["test_score"] > 0.7
+    assert result["float32_bytes_per_epoch"] > 4 * result["bytes_per_epoch"]
+    wrong = thinwire("train", "--data", str(shards), "--workers", "3")
+    assert wrong.returncode == 2
+    assert "has 2 parts, this run 3 ranks; give --workers 2" in " ".join(wrong.stderr.split())
+
+
 def test_mistakes_are_one_line_and_exit_2(tmp_path: Path) -> None:
     for arguments, said in [
         (("bench", "codecs"), "there is no case 'codecs'; give codec or a case file"),

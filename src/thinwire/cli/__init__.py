@@ -11,6 +11,7 @@ from thinwire import __version__, launch
 from thinwire.cli.bench import Bench
 from thinwire.cli.partition import Partition
 from thinwire.cli.profile import Profile
+from thinwire.cli.train import Train
 
 ABOUT = "Distributed training that waits less for the network. Each subcommand has its --help; --version says which."
 
@@ -25,7 +26,12 @@ class Command(Protocol):
     def run(self, console: Console) -> None: ...
 
 
-COMMANDS: dict[str, Callable[..., Command]] = {"partition": Partition, "profile": Profile, "bench": Bench}
+COMMANDS: dict[str, Callable[..., Command]] = {
+    "train": Train,
+    "partition": Partition,
+    "profile": Profile,
+    "bench": Bench,
+}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -144,3 +144,31 @@ def partition_lines(result: Mapping[str, Any]) -> list[str]:
         f"{seconds}; memory peaked at {result['peak_rss_bytes'] / 1e6:,.0f} MB in `{result['peak_phase']}`, "
         f"{share:.1f} times the graph",
     ]
+
+
+def epoch_line(row: Mapping[str, Any], epochs: int) -> str:
+    left_s = (epochs - 1 - row["epoch"]) * row["seconds"]
+    score = "-" if row["val_score"] is None else f"{row['val_score']:.2%}"
+    return (
+        f"epoch {row['epoch'] + 1}/{epochs}  loss {row['loss']:.4f}  validation {score}  "
+        f"{row['seconds']:.2f} s  {row['bytes'] / 1e6:.2f} MB  {left_s:.0f} s left"
+    )
+
+
+def trained(result: Mapping[str, Any]) -> Table:
+    """What came of a run."""
+    sent, thick = result["bytes_per_epoch"], result["float32_bytes_per_epoch"]
+    table = Table(
+        title=f"{result['method']}: {result['model']} on {result['data']}, {result['workers']} ranks",
+        box=box.SIMPLE_HEAD,
+        show_header=False,
+    )
+    table.add_column("what")
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_row("test score", f"{result['test_score']:.2%}")
+    table.add_row("validation score", f"{result['val_score']:.2%}")
+    table.add_row("seconds an epoch, median", f"{result['epoch_s_median']:.3f}")
+    table.add_row("of them waiting for others", f"{result['exposed_s_per_epoch']:.3f}")
+    table.add_row("bytes an epoch", f"{sent:,}")
+    table.add_row("in float32 they were", f"{thick:,} ({thick / max(1, sent):.1f}x)")
+    return table

@@ -26,10 +26,12 @@ class Wire:
         self._posted: tuple[Transfer[list[Tensor]], Codec] | None = None  # this epoch's
         self._flying: tuple[Transfer[list[Tensor]], Codec] | None = None  # the last epoch's, not yet looked at
         self._held: Tensor | None = None  # what was last received
+        self.values_sent = 0
 
     def post(self, rows: Tensor, codec: Codec, seed: tuple[int, ...]) -> None:
         assert self._posted is None
         me = self._door.rank
+        self.values_sent += rows.numel()
         outgoing = [
             codec.encode(part.contiguous(), seed=seed_from(*seed, me, peer))
             for peer, part in enumerate(rows.split(self._send_to))
@@ -82,6 +84,12 @@ class Halo:
         """Our halo rows, x_HD."""
         rows: Tensor = _Wait.apply(token, self, width)  # type: ignore[no-untyped-call]
         return rows
+
+    def take_values_sent(self) -> int:
+        """Values that the method sent since the last call: 4 bytes each they would have been in float32."""
+        sent = self.forward.values_sent + self.backward.values_sent
+        self.forward.values_sent = self.backward.values_sent = 0
+        return sent
 
     def is_features(self, x_ND: Tensor) -> bool:
         """Whether these rows come before all weights: they are fetched once, so that their width does not matter."""

@@ -53,11 +53,11 @@ class Distributed(nn.Module):
     def __init__(self, conv: nn.Module, halo: Halo, forward: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.conv = conv
-        self._halo = halo
+        self.halo = halo
         self._forward = forward
 
     def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
-        self._halo.training = self.training
+        self.halo.training = self.training
         return self._forward(x)
 
 
