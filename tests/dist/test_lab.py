@@ -220,8 +220,10 @@ def test_a_case_that_fails_in_the_middle_says_so_and_keeps_what_it_has() -> None
     assert 0 < result.rows[0].repeats < 40
 
 
+# A shell's background jobs, and what they start, ignore Ctrl-C; these don't.
 CRASHER = """
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from thinwire.launch import Lab
 with Lab(2) as lab:
     print(lab.namespaces[0], flush=True)

@@ -14,8 +14,10 @@ from thinwire import launch
 from thinwire.launch.seat import seat_from_torchrun
 
 ROOT = Path(__file__).parent.parent.parent
+# A shell's background jobs, and what they start, ignore Ctrl-C; these don't.
 SLEEPERS = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from tests.dist import work
 from thinwire import launch
 if __name__ == "__main__":
