@@ -5,12 +5,11 @@ from typing import Any
 
 from thinwire.launch import Member
 from thinwire.links import Door
-from thinwire.links.probe import check, probe
+from thinwire.links.probe import probe
 
 
 def profile(member: Member, check_draws: int, seed: int) -> dict[str, Any]:
     """The cost model as JSON and, if asked for, rows of predicted beside measured."""
     with Door(member.store) as door:
-        model = probe(door)
-        rows = check(door, model, draws=check_draws, seed=seed)
+        model, rows = probe(door, draws=check_draws, seed=seed)
     return {**model.to_json(), "check": [{**asdict(row), "error": row.error} for row in rows]}

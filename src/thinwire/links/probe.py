@@ -4,7 +4,7 @@ Every rank calls these functions alike and gets the same answer: times are gathe
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from thinwire.links.cost import KINDS, STRAIGHT, CostModel, Link, fit_hinge
@@ -36,18 +36,21 @@ class CheckRow:
         return abs(self.predicted_s - self.measured_s) / self.measured_s
 
 
-def probe(door: Door, *, on_progress: Progress = lambda share, what: None) -> CostModel:
-    """The fitted model of this group's wires."""
+def probe(
+    door: Door, *, draws: int = 0, seed: int = 0, on_progress: Progress = lambda share, what: None
+) -> tuple[CostModel, list[CheckRow]]:
+    """The fitted model of this group's wires, and how it does on random payloads that it was not fitted to.
+
+    Those are measured in the same mixed order: a machine that changes its pace does so for both.
+    """
     n = door.world_size
     pairs = [(src, dst) for src in range(n) for dst in range(n) if src != dst]
     messages = [Payload.message(size, src, dst, n) for src, dst in pairs for size in SIZES]
-    collectives = [Payload.even(kind, size, n) for kind in KINDS for size in COLLECTIVE_SIZES] if n > 1 else []
-    collectives += [Payload.even("all_to_all", SIZES[-1], n)] if n > 1 else []
-    # Uneven ones too: an exchange that fills every link both ways gets a little less of each.
-    collectives += (
-        [Payload.uneven("all_to_all", size, n, random.Random(size)) for size in COLLECTIVE_SIZES] if n > 1 else []
-    )
-    seconds = measure(door, [*messages, *collectives], least=2, least_messages=1, on_progress=on_progress)
+    collectives = _collectives(n) if n > 1 else []
+    randomness = random.Random(seed)
+    drawn = [Payload.draw(randomness, n) for _ in range(draws)]
+    least = dict.fromkeys(messages, 1) | dict.fromkeys(collectives, 2) | dict.fromkeys(drawn, 3)
+    seconds = measure(door, least, on_progress=on_progress)
     links = {}
     for pair in pairs:
         links[pair] = _fit_link(*pair, [seconds[Payload.message(size, *pair, n)] for size in SIZES])
@@ -57,38 +60,30 @@ def probe(door: Door, *, on_progress: Progress = lambda share, what: None) -> Co
         own = [payload for payload in collectives if payload.kind == kind]
         on_links = [payload.predict(bare) for payload in own]
         hinges[kind] = fit_hinge(on_links, [seconds[payload] for payload in own]) if own else STRAIGHT
-    return CostModel(n, links, hinges)
+    model = CostModel(n, links, hinges)
+    rows = [CheckRow(each.kind, each.bytes_of_busiest(), each.predict(model), seconds[each]) for each in drawn]
+    return model, rows
 
 
-def check(
-    door: Door, model: CostModel, *, draws: int, seed: int, on_progress: Progress = lambda s, w: None
-) -> list[CheckRow]:
-    """Random collectives with random payloads, predicted and measured."""
-    randomness = random.Random(seed)
-    payloads = [Payload.draw(randomness, door.world_size) for _ in range(draws)]
-    seconds = measure(door, payloads, least=3, least_messages=3, on_progress=on_progress)
-    return [
-        CheckRow(payload.kind, payload.bytes_of_busiest(), payload.predict(model), seconds[payload])
-        for payload in payloads
-    ]
+def _collectives(n: int) -> list[Payload]:
+    even = [Payload.even(kind, size, n) for kind in KINDS for size in COLLECTIVE_SIZES]
+    # Uneven ones too: an exchange that fills every link both ways gets a little less of each.
+    uneven = [Payload.uneven("all_to_all", size, n, random.Random(size)) for size in COLLECTIVE_SIZES]
+    return [*even, Payload.even("all_to_all", SIZES[-1], n), *uneven]
 
 
 def measure(
-    door: Door,
-    payloads: Sequence[Payload],
-    *,
-    least: int,
-    least_messages: int,
-    on_progress: Progress = lambda share, what: None,
+    door: Door, least: Mapping[Payload, int], *, on_progress: Progress = lambda share, what: None
 ) -> dict[Payload, float]:
     """Seconds of each, the mean of the middle half; at least so many times each."""
+    payloads = list(least)
     # In mixed order: a small message after a large exchange is slower than after its like.
     order = random.Random(0).sample(payloads, len(payloads))
     taken: dict[Payload, list[float]] = {payload: [] for payload in payloads}
     for turn, payload in enumerate(order * PASSES):
         on_progress(turn / (PASSES * len(order)), payload.kind)
         own = taken[payload]
-        if len(own) < (least_messages if payload.kind == "send" else least) or sum(own) < PATIENCE_S:
+        if len(own) < least[payload] or sum(own) < PATIENCE_S:
             # The first burst is one: it shows how long they take.
             burst = min(BURST, int(PATIENCE_S / own[-1])) if own else 1
             own += payload.seconds(door, max(1, burst))

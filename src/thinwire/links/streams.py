@@ -13,26 +13,24 @@ from thinwire.links.routes import CHUNK_BYTES, SMALL_BYTES, chain_heirs
 
 
 def exchange(parts: Sequence[Tensor], views: Sequence[Tensor], *, tag: int) -> None:
-    """parts[p] to rank p, views[p] from it: small ones all at once, others round by round.
-
-    Each rank chooses for itself: a message is posted, and matched by peer and tag, in either case.
-    """
+    """parts[p] to rank p, views[p] from it, round by round; small messages are not waited for before the end."""
     n, me = dist.get_world_size(), dist.get_rank()
     views[me].copy_(parts[me])
-    largest = max((part.nbytes for peer in range(n) if peer != me for part in (parts[peer], views[peer])), default=0)
-    works: list[Any] = []
+    small: list[Any] = []
     for distance in range(1, n):
         # Round r: to the r-th rank after me, from the r-th before me. Each link then carries one stream each way.
         # gloo's own all-to-all starts all streams at once; where several meet at one receiver they share its link
         # badly, and the last one ends up to 1.5 times later than the link's rate explains (docs/decisions/0005).
         to, source = (me + distance) % n, (me - distance) % n
+        large: list[Any] = []
         if views[source].numel():
-            works.append(dist.irecv(views[source], source, tag=tag))
+            work = dist.irecv(views[source], source, tag=tag)
+            (large if views[source].nbytes > SMALL_BYTES else small).append(work)
         if parts[to].numel():
-            works.append(dist.isend(parts[to], to, tag=tag))
-        if largest > SMALL_BYTES:
-            _finish(works)
-    _finish(works)
+            work = dist.isend(parts[to], to, tag=tag)
+            (large if parts[to].nbytes > SMALL_BYTES else small).append(work)
+        _finish(large)
+    _finish(small)
 
 
 def chain(data: Tensor, source: int, *, tag: int) -> None:
