@@ -6,16 +6,18 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 from rich.console import Console
 
 from thinwire import artifacts, graphs, launch
 from thinwire.cli import progress, tables
-from thinwire.fullgraph import Plan
-from thinwire.fullgraph import run as fullgraph_run
 from thinwire.launch import Lab, lab
+
+if TYPE_CHECKING:  # PyG takes seconds to import: only where it is used
+    from thinwire.fullgraph import Plan
+    from thinwire.fullgraph.run import Job
 
 LOOK_S = 0.2
 
@@ -79,11 +81,13 @@ class Train:
             raise ValueError(problem)
 
     def run(self, console: Console) -> None:
+        from thinwire.fullgraph.run import Job
+
         with tempfile.TemporaryDirectory(prefix="thinwire-train-") as folder:
             shards = self._shards(Path(folder))
             events = Path(folder) / "events.jsonl"
             events.touch()
-            job = fullgraph_run.Job(
+            job = Job(
                 shards=str(shards),
                 plan=self._plan(),
                 model=self.model,
@@ -102,7 +106,9 @@ class Train:
             artifacts.write_json(self.json, {**artifacts.stamp(seed=self.seed, world_size=result["workers"]), **result})
             console.print(f"written: {self.json}", highlight=False)
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> "Plan":
+        from thinwire.fullgraph import Plan
+
         return Plan(self.method, self.bits, self.staleness, self.sync_every, self.seed)
 
     def _shards(self, folder: Path) -> Path:
@@ -121,16 +127,18 @@ class Train:
         return folder / "shards"
 
     def _watched(
-        self, job: fullgraph_run.Job, events: Path, console: Console, told: Callable[[float, str], None]
+        self, job: "Job", events: Path, console: Console, told: Callable[[float, str], None]
     ) -> dict[str, Any]:
+        from thinwire.fullgraph.run import work
+
         over = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(events, over, console, told))
         watcher.start()
         try:
             if self.hosts:
                 with Lab(self.hosts, rate=self.rate) as hosts:
-                    return dict(hosts.run(fullgraph_run.work, job)[0])
-            return dict(launch.run(fullgraph_run.work, job, workers=self.workers)[0])
+                    return dict(hosts.run(work, job)[0])
+            return dict(launch.run(work, job, workers=self.workers)[0])
         finally:
             over.set()
             watcher.join()

@@ -17,7 +17,7 @@ COLLECTIVE_SIZES = (1_000, 10_000, 25_000, 60_000, 120_000, 250_000, 1_000_000)
 # payload gets its share of both. No more bursts for one that has taken its time.
 PASSES = 10
 BURST = 4
-PATIENCE_S = 0.12
+PATIENCE_S = 0.1
 
 Progress = Callable[[float, str], None]
 

@@ -1,0 +1,58 @@
+"""All subcommands, and how one is called."""
+
+import sys
+from collections.abc import Callable
+from typing import ClassVar, Protocol
+
+import tyro
+from rich.console import Console
+
+from thinwire import __version__, launch
+from thinwire.cli.bench import Bench
+from thinwire.cli.partition import Partition
+from thinwire.cli.profile import Profile
+from thinwire.cli.train import Train
+
+ABOUT = "Distributed training that waits less for the network. Each subcommand has its --help; --version says which."
+
+
+class Command(Protocol):
+    """Check first, so that a mistake costs no time; then work."""
+
+    joins: ClassVar[bool]  # whether all ranks of a torchrun job take part; else only the first one works
+
+    def verify(self) -> None: ...
+
+    def run(self, console: Console) -> None: ...
+
+
+COMMANDS: dict[str, Callable[..., Command]] = {
+    "train": Train,
+    "partition": Partition,
+    "profile": Profile,
+    "bench": Bench,
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse, run, and turn a caller's mistake into one line instead of a traceback."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    console = Console()
+    if arguments == ["--version"]:
+        console.print(f"thinwire {__version__}", highlight=False)
+        return
+    try:
+        command = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="thinwire", description=ABOUT, args=arguments)
+        command.verify()
+        seat = launch.seat_from_torchrun()
+        if seat is not None and seat.rank != 0:
+            if not command.joins:
+                return
+            console = Console(quiet=True)
+        command.run(console)
+    except (ValueError, OSError, launch.RankFailed, launch.LabUnavailable) as error:
+        Console(stderr=True).print(f"thinwire: {error}", style="red", highlight=False, markup=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("thinwire: interrupted")
+        sys.exit(130)
