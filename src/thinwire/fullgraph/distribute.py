@@ -30,19 +30,18 @@ def distribute(model: nn.Module, shard: Shard, door: Door, plan: Plan | None = N
         for tensor in [*model.parameters(), *model.buffers()]:
             if tensor.numel():
                 door.broadcast(tensor.data, 0, channel="weights").wait()
-    gradients = GradientSum(model.parameters(), door)
-    model.register_forward_pre_hook(_Epochs(halos, plan or Plan(), door, gradients))
+    GradientSum(model.parameters(), door)  # lives in the weights' hooks
+    model.register_forward_pre_hook(_Epochs(halos, plan or Plan(), door))
     return model
 
 
 class _Epochs:
     """Before each forward pass in training: which epoch it is, hence whether stale, and by which seeds."""
 
-    def __init__(self, halos: list[Halo], plan: Plan, door: Door, gradients: GradientSum) -> None:
+    def __init__(self, halos: list[Halo], plan: Plan, door: Door) -> None:
         self.halos = halos
         self.plan = plan
         self.door = door
-        self.gradients = gradients
         self.epoch = 0
 
     def __call__(self, model: nn.Module, _: object) -> None:

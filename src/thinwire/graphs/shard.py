@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thinwire.graphs.graph import Array, Graph
+from thinwire.graphs.graph import TRAIN, Array, Graph
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def split(graph: Graph, part: Array, num_parts: int) -> Iterator[Shard]:
             part=p,
             num_parts=num_parts,
             num_nodes=graph.num_nodes,
-            num_train=int((graph.split == 0).sum()),
+            num_train=int((graph.split == TRAIN).sum()),
             num_classes=graph.num_classes,
             start=low,
             num_central=int(numbers.num_central[p]),

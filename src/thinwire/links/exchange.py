@@ -80,7 +80,7 @@ class Door:
             )
         received = torch.empty(sum(incoming), dtype=torch.uint8, device=parts[0].device)
         views = list(torch.split(received, incoming))
-        transfer, tag = self._enter(channel, self._to_peers(sizes), received.nbytes, lambda: views)
+        transfer, tag = self._enter(channel, dict(enumerate(sizes)), received.nbytes, lambda: views)
         if received.device.type == "cpu":
             return self._on_thread(transfer, lambda: streams.exchange(parts, views, tag=tag))
         sent = _bundle(parts)
@@ -210,9 +210,6 @@ class Door:
         if taken != channel:
             raise ValueError(f"channels {taken!r} and {channel!r} get the same tag; rename one")
         return tag
-
-    def _to_peers(self, sizes: Sequence[int]) -> dict[int, int]:
-        return {peer: size for peer, size in enumerate(sizes) if peer != self.rank}
 
     def _expect_peer(self, what: str, peer: int) -> None:
         if not 0 <= peer < self.world_size or peer == self.rank:
