@@ -2,6 +2,7 @@
 #include "kernels.h"
 
 #include "copy.h"
+#include "drop.h"
 #include "flat.h"
 #include "rows.h"
 
@@ -183,6 +184,12 @@ void count_low(const float* x, int64_t begin, int64_t end, uint32_t prefix, int6
     });
 }
 
+void drop_rows(const float* x, int64_t begin, int64_t end, int64_t width, const int64_t* ids, float keep, float gain,
+               uint64_t seed, float* out) {
+    for (int64_t row = begin; row < end; ++row)
+        drop_row(x + row * width, width, row_key(seed, ids[row]), keep, gain, out + row * width);
+}
+
 }  // namespace
 }  // namespace thinwire::THINWIRE_ISA
 
@@ -192,6 +199,6 @@ using namespace THINWIRE_ISA;
 const Kernels TW_JOIN(kernels_, THINWIRE_ISA) = {
     TW_TEXT(THINWIRE_ISA), encode_rows,       decode_rows, encode_format,  decode_format,  encode_scaled,
     decode_scaled,         largest_in,        sum_in,      encode_buckets, decode_buckets, collect,
-    count_low,
+    count_low,             drop_rows,
 };
 }  // namespace thinwire

@@ -39,6 +39,10 @@ struct Kernels {
                        int64_t* positions);
     // Counts the low 15 bits of magnitudes in [begin, end) whose upper 16 bits are `prefix`.
     void (*count_low)(const float* x, int64_t begin, int64_t end, uint32_t prefix, int64_t* counts);
+
+    // Rows [begin, end) of x, each value kept with probability `keep`, by the row's id, and times `gain`.
+    void (*drop_rows)(const float* x, int64_t begin, int64_t end, int64_t width, const int64_t* ids, float keep,
+                      float gain, uint64_t seed, float* out);
 };
 
 // Randomness is counted in (row, column): a flat run is cut into rows of this many values.

@@ -32,6 +32,7 @@ using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu
 using ValuesOut = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using RowsOut = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Data = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ids = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using DataOut = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 constexpr int64_t GRAIN = 1 << 15;  // values a thread must have to be worth starting
@@ -136,6 +137,19 @@ void decode_mixed(Data data, Data bits, RowsOut out) {
     const auto offsets = offsets_of(bits, out.shape(1));
     expect(data.size(), offsets.back(), "decode_mixed");
     decode_rows(data, 0, bits.data(), offsets.data(), out);
+}
+
+void drop_rows(Rows x, Ids ids, double keep, uint64_t seed, RowsOut out) {
+    if (!(keep > 0.0 && keep <= 1.0)) throw std::invalid_argument("keep must be above 0 and at most 1");
+    expect(ids.size(), x.shape(0), "drop_rows, one id a row");
+    expect(out.shape(0), x.shape(0), "drop_rows, rows");
+    expect(out.shape(1), x.shape(1), "drop_rows, columns");
+    const int64_t width = x.shape(1);
+    nb::gil_scoped_release release;
+    parallel(x.shape(0), 1, GRAIN / std::max<int64_t>(1, width), [&](int, Range r) {
+        kernels->drop_rows(x.data(), r.begin, r.end, width, ids.data(), (float)keep, (float)(1.0 / keep), seed,
+                           out.data());
+    });
 }
 
 int format_of(const std::string& dtype) {
@@ -318,4 +332,5 @@ NB_MODULE(_native, m) {
     m.def("decode_topk", &decode_topk_, "data"_a, "k"_a, "out"_a);
     m.def("encode_randomk", &encode_randomk_, "x"_a, "k"_a, "gain"_a, "seed"_a, "out"_a);
     m.def("decode_randomk", &decode_randomk_, "data"_a, "k"_a, "seed"_a, "out"_a);
+    m.def("drop_rows", &drop_rows, "x"_a, "ids"_a, "keep"_a, "seed"_a, "out"_a);
 }

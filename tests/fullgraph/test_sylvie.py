@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.fullgraph import work
+from tests.fullgraph.work import Case
 from thinwire import launch
 from thinwire.codecs import Uniform
 from thinwire.fullgraph import Plan
@@ -40,14 +41,14 @@ def test_a_stale_epoch_has_the_rows_of_the_one_before() -> None:
 
 
 def test_one_bit_crosses_in_its_exact_size_and_learns() -> None:
-    epochs = 40
-    results = launch.run(work.on_shards, DATA, "sage", epochs, False, Plan("sylvie", staleness=0), 1.0, workers=2)
+    case = Case(DATA, "sage", epochs=40, plan=Plan("sylvie", staleness=0), lr=1.0)
+    results = [each[0] for each in launch.run(work.on_shards, [case], workers=2)]
     codec = Uniform(1)
     for found in results:
         # Widths: 16 into the second layer, and the 4 classes instead of 24 into the last.
-        assert found.bytes_to["convs.1.forward"] == epochs * codec.nbytes((found.send_rows, 16))
-        assert found.bytes_to["convs.2.forward"] == epochs * codec.nbytes((found.send_rows, 4))
-        assert found.bytes_to["convs.1.backward"] == epochs * codec.nbytes((found.halo_rows, 16))
+        assert found.bytes_to["convs.1.forward"] == case.epochs * codec.nbytes((found.send_rows, 16))
+        assert found.bytes_to["convs.2.forward"] == case.epochs * codec.nbytes((found.send_rows, 4))
+        assert found.bytes_to["convs.1.backward"] == case.epochs * codec.nbytes((found.halo_rows, 16))
         assert found.bytes_to["convs.0.exact"] == 4 * 12 * found.send_rows
         assert found.losses[-1] < 0.7 * found.losses[0]
     first, second = results
@@ -55,21 +56,26 @@ def test_one_bit_crosses_in_its_exact_size_and_learns() -> None:
 
 
 def test_runs_repeat_bit_for_bit_and_differ_by_seed() -> None:
-    plans = [Plan("sylvie", seed=1), Plan("sylvie", seed=1), Plan("sylvie", seed=2)]
-    first, again, other = (
-        launch.run(work.on_shards, DATA, "gcn", 6, False, plan, 0.5, workers=2)[0].losses for plan in plans
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+    cases = [
+        Case(DATA, kind, "dropout", epochs=6, plan=Plan("sylvie", seed=seed), lr=0.5)
+        for kind in ("gcn", "gat")
+        for seed in (1, 1, 2)
+    ]
+    found = launch.run(work.on_shards, cases, workers=2)[0]
+    again = launch.run(work.on_shards, cases[:1], workers=2)[0]
+    assert torch.equal(found[0].losses, again[0].losses)
+    for first, second, other in (found[:3], found[3:]):
+        assert torch.equal(first.losses, second.losses)
+        assert not torch.equal(first.losses, other.losses)
 
 
 def test_stale_float32_that_synchronises_always_is_exact() -> None:
-    exact, pipe, stale = (
-        launch.run(work.on_shards, DATA, "sage", 8, False, plan, 0.5, workers=2)[1]
-        for plan in (Plan("exact"), Plan("pipe", sync_every=1), Plan("pipe", sync_every=0))
-    )
-    assert torch.equal(exact.losses, pipe.losses)
-    assert torch.equal(exact.logits, pipe.logits)
-    assert torch.equal(exact.losses[:1], stale.losses[:1])
-    assert not torch.equal(exact.losses[1:], stale.losses[1:])
-    assert stale.losses[-1] < stale.losses[0]
+    plans = (Plan("exact"), Plan("pipe", sync_every=1), Plan("pipe", sync_every=0))
+    for kind in ("sage", "gat"):
+        cases = [Case(DATA, kind, epochs=8, plan=plan, lr=0.5) for plan in plans]
+        exact, pipe, stale = launch.run(work.on_shards, cases, workers=2)[1]
+        assert torch.equal(exact.losses, pipe.losses)
+        assert torch.equal(exact.logits, pipe.logits)
+        assert torch.equal(exact.losses[:1], stale.losses[:1])
+        assert not torch.equal(exact.losses[1:], stale.losses[1:])
+        assert stale.losses[-1] < stale.losses[0]

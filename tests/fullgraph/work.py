@@ -1,62 +1,113 @@
-"""What ranks run: a model of PyG layers, trained on shards; importable, since ranks are spawned."""
+"""What ranks run: models of PyG layers, trained on shards; importable, since ranks are spawned."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch_geometric.nn import GCNConv, GINConv, GraphConv, SAGEConv
+from torch_geometric import nn as pyg
 
 from thinwire import graphs
 from thinwire.codecs import Identity
-from thinwire.fullgraph import Plan, distribute
+from thinwire.fullgraph import Plan, Unsupported, distribute
 from thinwire.fullgraph.halo import Wire
 from thinwire.launch import Member
 from thinwire.links import Door
 
-LR = {"sage": 0.1, "gcn": 0.1, "gin": 0.001, "graph": 1e-5}
+EDGE_FEATURES = 3
+EXACT = Plan()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on a graph."""
+
+    data: str
+    kind: str
+    more: str = ""  # "weight", "features": what goes along with edges; "dropout"
+    epochs: int = 20
+    plan: Plan = EXACT
+    lr: float = 0.0  # 0: the kind's own
+
+    @property
+    def lr_or_own(self) -> float:
+        # Sums over neighbours, unlike means, make large steps of small ones.
+        return self.lr or {"gin": 0.001, "gine": 0.001, "graph": 1e-5, "gcn-bare": 1e-3}.get(self.kind, 0.1)
 
 
 class Net(nn.Module):
-    """Three layers of one kind, made anew from a seed."""
+    """Three layers of one kind, made anew from a seed; edges go along where the layer takes them."""
 
-    def __init__(self, kind: str, widths: list[int]) -> None:
+    def __init__(self, case: Case, widths: list[int]) -> None:
         super().__init__()
         torch.manual_seed(5)
-        self.convs = nn.ModuleList([layer(kind, a, b) for a, b in pairwise(widths)])
+        self.convs = nn.ModuleList([layer(case.kind, a, b) for a, b in pairwise(widths)])
+        self.dropout = nn.Dropout(0.5 if "dropout" in case.more else 0.0)
 
-    def forward(self, x: Tensor, edges: Tensor | None = None, *more: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor | None, **along: Tensor) -> Tensor:
         for place, conv in enumerate(self.convs):
-            x = conv(x, edges, *more)
+            x = conv(x, edge_index, **along)
             if place + 1 < len(self.convs):
-                x = torch.relu(x)
+                x = self.dropout(torch.relu(x))
         return x
 
 
+class OwnModel(nn.Module):
+    """What a user may come with: attention, batch norms, one layer called twice, jumping knowledge."""
+
+    def __init__(self, case: Case, widths: list[int]) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first = pyg.GATv2Conv(widths[0], 8, heads=2, edge_dim=EDGE_FEATURES)
+        self.again = pyg.SAGEConv(16, 16)
+        self.norms = nn.ModuleList([pyg.BatchNorm(16), nn.BatchNorm1d(16)])
+        self.jump = pyg.JumpingKnowledge("cat")
+        self.out = nn.Linear(48, widths[-1])
+
+    def forward(self, x: Tensor, edge_index: Tensor | None, edge_attr: Tensor) -> Tensor:
+        x = torch.relu(self.norms[0](self.first(x, edge_index, edge_attr)))
+        xs = [x]
+        for _ in range(2):
+            x = torch.relu(self.norms[1](self.again(x, edge_index)))
+            xs.append(x)
+        out: Tensor = self.out(self.jump(xs))
+        return out
+
+
 def layer(kind: str, a: int, b: int) -> nn.Module:
-    if kind == "gin":
-        return GINConv(nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Linear(b, b)), train_eps=True)
-    return {"sage": SAGEConv, "gcn": GCNConv, "graph": GraphConv}[kind](a, b)
+    mlp = nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Linear(b, b))
+    made: nn.Module = {
+        "sage": lambda: pyg.SAGEConv(a, b),
+        "sage-max": lambda: pyg.SAGEConv(a, b, aggr="max"),
+        "gcn": lambda: pyg.GCNConv(a, b),
+        "gcn-improved": lambda: pyg.GCNConv(a, b, improved=True),
+        "gcn-bare": lambda: pyg.GCNConv(a, b, normalize=False),
+        "gin": lambda: pyg.GINConv(mlp, train_eps=True),
+        "gine": lambda: pyg.GINEConv(mlp, edge_dim=EDGE_FEATURES),
+        "graph": lambda: pyg.GraphConv(a, b),
+        "gat": lambda: pyg.GATConv(a, b),
+        "gat-edges": lambda: pyg.GATConv(a, b, edge_dim=EDGE_FEATURES),
+        "transformer": lambda: pyg.TransformerConv(a, b, edge_dim=EDGE_FEATURES),
+    }[kind]()
+    return made
+
+
+def build(case: Case, num_features: int, num_classes: int) -> nn.Module:
+    make = OwnModel if case.kind == "own" else Net
+    return make(case, [num_features, 16, 24, num_classes])
 
 
 def train(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    used: Tensor,
-    num_train: int,
-    edges: tuple[Tensor | None, ...],
-    epochs: int,
-    lr: float,
+    model: nn.Module, x: Tensor, y: Tensor, used: Tensor, num_train: int, edges: dict[str, Tensor], case: Case
 ) -> Tensor:
-    # Sums over neighbours, unlike means, make large steps of small ones.
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    optimizer = torch.optim.SGD(model.parameters(), lr=case.lr_or_own)
     losses = []
-    for _ in range(epochs):
+    for _ in range(case.epochs):
         optimizer.zero_grad()
-        out = model(x, *edges)
+        out = model(x, **edges)
         loss = functional.cross_entropy(out[used], y[used], reduction="sum") / num_train
         loss.backward()
         optimizer.step()
@@ -64,16 +115,14 @@ def train(
     return torch.stack(losses)
 
 
-def in_one(data: str, kind: str, epochs: int, weighted: bool) -> tuple[Tensor, dict[str, Tensor]]:
+def in_one(case: Case) -> tuple[Tensor, dict[str, Tensor]]:
     """PyG's own layers on the whole graph."""
-    graph = _graph(data, weighted)
-    model = Net(kind, [graph.x.shape[1], 16, 24, graph.num_classes])
-    edges: tuple[Tensor | None, ...] = (torch.from_numpy(graph.edge_index).long(),)
-    if graph.edge_weight is not None and kind in ("gcn", "graph"):
-        edges = (*edges, torch.from_numpy(graph.edge_weight))
+    graph = load(case)
+    model = build(case, graph.x.shape[1], graph.num_classes)
+    edges = {"edge_index": torch.from_numpy(graph.edge_index).long()} | along(case, graph.edge_weight, graph.edge_attr)
     x, y = torch.from_numpy(graph.x).float(), torch.from_numpy(graph.y).long()
     used = torch.from_numpy(graph.split == 0)
-    return train(model, x, y, used, int(used.sum()), edges, epochs, LR[kind]), model.state_dict()
+    return train(model, x, y, used, int(used.sum()), edges, case), dict(model.state_dict())
 
 
 @dataclass
@@ -89,26 +138,27 @@ class Result:
     logits: Tensor
 
 
-def on_shards(
-    member: Member, data: str, kind: str, epochs: int, weighted: bool, plan: Plan | None = None, lr: float = 0.0
-) -> Result:
-    graph = _graph(data, weighted)
-    n = member.world_size
-    part = np.random.default_rng(1).integers(0, n, graph.num_nodes).astype(np.int32)
-    shard = list(graphs.split(graph, part, n))[member.rank]
+def on_shards(member: Member, cases: Sequence[Case]) -> list[Result]:
     with Door(member.store) as door:
-        model = distribute(Net(kind, [graph.x.shape[1], 16, 24, graph.num_classes]), shard, door, plan)
-        used = shard.split == 0
-        x = shard.x.float()
-        losses = train(model, x, shard.y.long(), used, shard.num_train, (None,), epochs, lr or LR[kind])
-        books = door.books.take()
-        door.all_reduce(losses, channel="losses").wait()
-        model.eval()
-        with torch.no_grad():
-            logits = model(x)
+        return [_on_shards(door, case) for case in cases]
+
+
+def _on_shards(door: Door, case: Case) -> Result:
+    shard, graph = shard_of(case, door.rank, door.world_size)
+    model = distribute(build(case, graph.x.shape[1], graph.num_classes), shard, door, case.plan)
+    used = shard.split == 0
+    x = shard.x.float()
+    edges = {"edge_index": shard.edge_index} | along(case, shard.edge_weight, shard.edge_attr)
+    door.books.take()
+    losses = train(model, x, shard.y.long(), used, shard.num_train, edges, case)
+    books = door.books.take()
+    door.all_reduce(losses, channel="losses").wait()
+    model.eval()
+    with torch.no_grad():
+        logits = model(x, **edges)
     return Result(
         losses=losses,
-        weights={name.replace(".conv.", "."): value for name, value in model.state_dict().items()},
+        weights=dict(model.state_dict()),
         messages=sum(book.messages_sent for name, book in books.items() if name.endswith((".forward", ".exact"))),
         bytes_to={name: book.bytes_sent for name, book in books.items()},
         halo_rows=shard.num_halo,
@@ -117,21 +167,91 @@ def on_shards(
     )
 
 
+def shard_of(case: Case, rank: int, num_parts: int) -> tuple[graphs.Shard, graphs.Graph]:
+    graph = load(case)
+    part = np.random.default_rng(1).integers(0, num_parts, graph.num_nodes).astype(np.int32)
+    return list(graphs.split(graph, part, num_parts))[rank], graph
+
+
+def load(case: Case) -> graphs.Graph:
+    graph = graphs.load(case.data)
+    randomness = np.random.default_rng(2)
+    if "weight" in case.more:
+        graph = replace(graph, edge_weight=randomness.uniform(0.5, 2, graph.num_edges).astype(np.float32))
+    if "features" in case.more or case.kind == "own":
+        values = randomness.normal(size=(graph.num_edges, EDGE_FEATURES)).astype(np.float32)
+        graph = replace(graph, edge_attr=values)
+    return graph
+
+
+def along(case: Case, weight: object, features: object) -> dict[str, Tensor]:
+    found = {}
+    if "weight" in case.more and weight is not None:
+        found["edge_weight"] = torch.as_tensor(weight)
+    if ("features" in case.more or case.kind == "own") and features is not None:
+        found["edge_attr"] = torch.as_tensor(features)
+    return found
+
+
 def stale_rows(member: Member) -> list[list[float]]:
     """Six epochs over one wire, the fourth synchronous: which epoch's rows came out."""
     with Door(member.store) as door:
         peer = 1 - member.rank
-        wire = Wire(door, "test", [2 * (p == peer) for p in range(2)], [2 * (p == peer) for p in range(2)])
+        sizes = [2 * (p == peer) for p in range(2)]
+        wire = Wire(door, "test", sizes, sizes, keeps=True)
         seen = []
         for epoch, stale in enumerate([False, True, True, False, True, True]):
             wire.post(torch.full((2, 3), float(epoch)), Identity(), (0,))
-            seen.append(wire.finish(3, stale=stale).unique().tolist())
+            seen.append(wire.finish(stale=stale).unique().tolist())
     return seen
 
 
-def _graph(data: str, weighted: bool) -> graphs.Graph:
-    graph = graphs.load(data)
-    if not weighted:
-        return graph
-    weights = np.random.default_rng(2).uniform(0.5, 2, graph.num_edges).astype(np.float32)
-    return graphs.Graph(graph.edge_index, graph.x, graph.y, graph.split, edge_weight=weights)
+class Bad(nn.Module):
+    """One layer that can't be distributed, or is called as it can't be."""
+
+    def __init__(self, module: nn.Module, changes: str = "") -> None:
+        super().__init__()
+        self.conv = module
+        self.changes = changes
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        along = []
+        if self.changes == "edges":
+            edge_index = edge_index.clone()
+        if self.changes == "weights":
+            along = [torch.ones(edge_index.shape[1], requires_grad=True)]
+        if self.changes == "rows":
+            x = x[1:]
+        out: Tensor = self.conv(x, edge_index, *along)
+        return out
+
+
+class TwoHops(pyg.MessagePassing):  # type: ignore[misc]
+    """A user's own layer that says nothing of what it takes."""
+
+    def forward(self, x, edge_index):  # type: ignore[no-untyped-def]
+        if isinstance(x, tuple):
+            return self.propagate(edge_index, x=x)
+        return self.propagate(edge_index, x=self.propagate(edge_index, x=x))
+
+
+def refused(member: Member, data: str) -> dict[str, str]:
+    bad: dict[str, Callable[[], nn.Module]] = {
+        "hops": lambda: Bad(pyg.TAGConv(12, 4)),
+        "own": lambda: Bad(TwoHops()),
+        "norm": lambda: nn.ModuleList([pyg.SAGEConv(12, 4), pyg.GraphNorm(4)]),
+        "none": lambda: nn.Linear(12, 4),
+        "lazy": lambda: Bad(pyg.SAGEConv(-1, 4)),
+        "edges": lambda: Bad(pyg.SAGEConv(12, 4), "edges"),
+        "weights": lambda: Bad(pyg.GCNConv(12, 4), "weights"),
+        "rows": lambda: Bad(pyg.SAGEConv(12, 4), "rows"),
+    }
+    shard, _ = shard_of(Case(data, "sage"), member.rank, member.world_size)
+    said = {}
+    with Door(member.store) as door:
+        for name, make in bad.items():
+            try:
+                distribute(make(), shard, door)(shard.x.float(), shard.edge_index)
+            except Unsupported as error:
+                said[name] = str(error)
+    return said

@@ -1,7 +1,8 @@
 """Full-graph training: halo features forward, halo gradients backward."""
 
 from thinwire.fullgraph.distribute import distribute
-from thinwire.fullgraph.layers import Unsupported
+from thinwire.fullgraph.edges import Unsupported
+from thinwire.fullgraph.halo import NotFinite
 from thinwire.fullgraph.plan import METHODS, Plan
 
-__all__ = ["METHODS", "Plan", "Unsupported", "distribute"]
+__all__ = ["METHODS", "NotFinite", "Plan", "Unsupported", "distribute"]

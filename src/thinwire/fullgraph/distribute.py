@@ -1,67 +1,159 @@
-"""A user's own PyG model, on a shard: its layers in their distributed form, its weights shared by all ranks."""
+"""A user's own PyG model, on a shard: its layers compute their distributed form, its weights are shared by all ranks.
+
+Modules stay where they are, with the names of their weights; only what their forward does is another.
+"""
+
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+from torch_geometric import nn as pyg
 from torch_geometric.nn import MessagePassing
 
+from thinwire.fullgraph.clock import Clock
+from thinwire.fullgraph.dropout import NodeDropout
+from thinwire.fullgraph.edges import Call, Unsupported
 from thinwire.fullgraph.gradients import GradientSum
-from thinwire.fullgraph.halo import Halo
-from thinwire.fullgraph.layers import LAYERS, Distributed, Unsupported
+from thinwire.fullgraph.halo import Halo, Wire
+from thinwire.fullgraph.layers import LAYERS, Rule
+from thinwire.fullgraph.norm import WholeBatchNorm
 from thinwire.fullgraph.plan import Plan
+from thinwire.fullgraph.split_rows import SplitRows
 from thinwire.graphs import Shard
 from thinwire.links import Door
+
+# These look at all nodes at once, each in a way of its own.
+WHOLE_GRAPH = (
+    pyg.GraphNorm,
+    pyg.InstanceNorm,
+    pyg.PairNorm,
+    pyg.DiffGroupNorm,
+    pyg.MeanSubtractionNorm,
+    pyg.GraphSizeNorm,
+)
+# Places are numbered by layer, and by call of a layer in steps of this.
+CALLS = 1000
 
 
 def distribute(model: nn.Module, shard: Shard, door: Door, plan: Plan | None = None) -> nn.Module:
     """The same model, changed in place: rows in are this shard's nodes, rows out too, gradients are the whole graph's.
 
     Weights are rank 0's. The loss is yours: the sum over this shard's training nodes, over `shard.num_train`. An epoch
-    is a forward pass in training mode; in evaluation mode messages are exact whatever the plan.
+    is a forward pass in training mode; in evaluation mode messages are exact whatever the plan. Layers are given
+    `shard.edge_index`, or None, and where they use them `shard.edge_weight` or `shard.edge_attr`.
     """
     if shard.num_parts != door.world_size:
         raise ValueError(
             f"the shard is one of {shard.num_parts}, this run has {door.world_size} ranks; partition again"
         )
-    names = [name for name, module in model.named_modules() if isinstance(module, MessagePassing)]
-    if not names:
+    if any(is_lazy(parameter) for parameter in model.parameters()):
+        raise Unsupported(f"{type(model).__name__} has weights without a shape yet; give layers their in_channels")
+    places = Places(model, shard, door, plan or Plan())
+    if not places.layers:
         raise Unsupported(f"{type(model).__name__} has no PyG message passing layer: nothing to distribute")
-    halos = [_replace(model, name, number, shard, door) for number, name in enumerate(names)]
     with torch.no_grad():
         for tensor in [*model.parameters(), *model.buffers()]:
             if tensor.numel():
                 door.broadcast(tensor.data, 0, channel="weights").wait()
     GradientSum(model.parameters(), door)  # lives in the weights' hooks
-    model.register_forward_pre_hook(_Epochs(halos, plan or Plan(), door))
+    model.register_forward_pre_hook(places.before_pass)
+    model.places = places  # type: ignore[assignment]
     return model
 
 
-class _Epochs:
-    """Before each forward pass in training: which epoch it is, hence whether stale, and by which seeds."""
+class Layer:
+    """A message passing layer's forward on a shard. Called several times in a pass, it has as many halos."""
 
-    def __init__(self, halos: list[Halo], plan: Plan, door: Door) -> None:
-        self.halos = halos
-        self.plan = plan
-        self.door = door
-        self.epoch = 0
+    def __init__(self, conv: MessagePassing, name: str, number: int, shard: Shard, door: Door, clock: Clock) -> None:
+        self._conv, self._shard, self._door, self._clock = conv, shard, door, clock
+        self.name = name or type(conv).__name__
+        self._number = number
+        self._call = Call(self.name, conv.forward, shard)
+        make = LAYERS.get(type(conv))
+        matrix = make(conv, shard) if make is not None else None
+        self._rule: Rule = matrix or SplitRows(conv, self.name, shard)
+        self._is_matrix = matrix is not None
+        self.halos: list[Halo] = []
+        self.calls = 0  # in this pass
+        self.add_halo()
 
-    def __call__(self, model: nn.Module, _: object) -> None:
-        if not model.training:
-            return
-        codec = self.plan.codec()
+    def __call__(self, *arguments: Any, **named: Any) -> Tensor:
+        x, edges = self._call.read(*arguments, **named)
+        if self._is_matrix and edges.learned:
+            raise Unsupported(
+                f"{self.name}: {type(self._conv).__name__} with learned edge weights is not distributed; detach them, "
+                "or use a layer that learns from edge features (GATv2Conv, GINEConv, NNConv)"
+            )
+        if self.calls == len(self.halos):
+            self.add_halo()
+        halo = self.halos[self.calls]
+        self.calls += 1
+        halo.training = self._conv.training
+        return self._rule(x, halo, edges)
+
+    def add_halo(self) -> None:
+        call = len(self.halos)
+        name = self.name if call == 0 else f"{self.name}.{call}"
+        number = self._number + CALLS * call
+        self.halos.append(Halo(self._shard, self._door, self._clock, name=name, number=number))
+
+
+class Places:
+    """All that a model has of us: its layers' halos, its dropouts, and the clock they look at."""
+
+    def __init__(self, model: nn.Module, shard: Shard, door: Door, plan: Plan) -> None:
+        self.clock = Clock(plan)
+        self.layers: list[Layer] = []
+        self._dropouts: list[NodeDropout] = []
+        self._door = door
+        for name, module in list(model.named_modules()):
+            if isinstance(module, MessagePassing):
+                layer = Layer(module, name, len(self.layers), shard, door, self.clock)
+                self.layers.append(layer)
+                module.forward = layer
+            elif isinstance(module, _BatchNorm):
+                module.forward = WholeBatchNorm(module, door, name)  # type: ignore[method-assign, assignment]
+            elif isinstance(module, nn.Dropout):
+                dropout = NodeDropout(module, shard, self.clock, len(self._dropouts))
+                self._dropouts.append(dropout)
+                module.forward = dropout  # type: ignore[method-assign, assignment]
+            elif isinstance(module, WHOLE_GRAPH) or (isinstance(module, pyg.LayerNorm) and module.mode == "graph"):
+                raise Unsupported(
+                    f"{name}: {type(module).__name__} looks at all nodes at once and is not distributed; use BatchNorm "
+                    "or torch.nn.LayerNorm"
+                )
+
+    @property
+    def halos(self) -> list[Halo]:
+        return [halo for layer in self.layers for halo in layer.halos]
+
+    def before_pass(self, model: nn.Module, _: object) -> None:
+        for layer in self.layers:
+            layer.calls = 0
+        for dropout in self._dropouts:
+            dropout.calls = 0
+        if model.training:
+            self.clock.epoch += 1
+            self._door.step = self.clock.epoch
+
+    def stale_rows(self) -> dict[str, Tensor]:
+        """What the next epochs will read of this one, by channel; for a checkpoint."""
+        for wire in self._wires():
+            wire.settle()
+        return {wire.channel: wire.held for wire in self._wires() if wire.held is not None}
+
+    def restore(self, epoch: int, rows: dict[str, Tensor]) -> None:
+        """Go on after this epoch, with those rows; without any the next epoch is synchronous."""
+        self.clock.epoch = epoch
+        for layer in self.layers:  # one called several times gets all its halos at its first pass
+            while any(channel.startswith(f"{layer.name}.{len(layer.halos)}.") for channel in rows):
+                layer.add_halo()
+        for wire in self._wires():
+            wire.held = rows.get(wire.channel)
+
+    def _wires(self) -> Iterator[Wire]:
         for halo in self.halos:
-            halo.codec, halo.stale = codec, self.plan.is_stale(self.epoch)
-            halo.seed = (self.plan.seed, self.epoch)
-        self.door.step = self.epoch
-        self.epoch += 1
-
-
-def _replace(model: nn.Module, name: str, number: int, shard: Shard, door: Door) -> Halo:
-    conv = model.get_submodule(name)
-    make = LAYERS.get(type(conv))
-    if make is None:
-        known = ", ".join(layer.__name__ for layer in LAYERS)
-        raise Unsupported(f"{name}: {type(conv).__name__} is not distributed; known are {known}")
-    halo = Halo(shard, door, name=name or type(conv).__name__, number=number)
-    parent, _, last = name.rpartition(".")
-    setattr(model.get_submodule(parent), last, Distributed(conv, halo, make(conv, shard, halo)))
-    return halo
+            yield from (halo.forward, halo.backward)

@@ -6,73 +6,97 @@ meanwhile, and `post` adds what has come back to the rows it sent.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from thinwire.codecs import Codec, Identity, seed_from
+from thinwire.fullgraph.clock import Clock
 from thinwire.graphs import Shard
 from thinwire.links import Door, Transfer
+
+
+class NotFinite(ValueError):
+    """A message with infinity or NaN in it, named by layer, rank and epoch. It is not sent."""
+
+
+class _UnderWay(NamedTuple):
+    transfer: Transfer[list[Tensor]]
+    codec: Codec
+    width: int
 
 
 class Wire:
     """One direction at one place: rows out, rows in, by a codec. Stale, it hands out what was sent an epoch ago."""
 
-    def __init__(self, door: Door, channel: str, send_to: Sequence[int], receive_from: Sequence[int]) -> None:
+    def __init__(
+        self, door: Door, channel: str, send_to: Sequence[int], receive_from: Sequence[int], *, keeps: bool
+    ) -> None:
         self._door = door
-        self._channel = channel
+        self.channel = channel
         self._send_to = list(send_to)
         self._receive_from = list(receive_from)
-        self._posted: tuple[Transfer[list[Tensor]], Codec] | None = None  # this epoch's
-        self._flying: tuple[Transfer[list[Tensor]], Codec] | None = None  # the last epoch's, not yet looked at
-        self._held: Tensor | None = None  # what was last received
+        self._posted: _UnderWay | None = None  # this epoch's
+        self._flying: _UnderWay | None = None  # the last epoch's, not yet looked at
+        self._keeps = keeps  # whether an epoch may be stale
+        self.held: Tensor | None = None  # what was last received
         self.values_sent = 0
 
     def post(self, rows: Tensor, codec: Codec, seed: tuple[int, ...]) -> None:
         assert self._posted is None
         me = self._door.rank
         self.values_sent += rows.numel()
-        outgoing = [
-            codec.encode(part.contiguous(), seed=seed_from(*seed, me, peer))
-            for peer, part in enumerate(rows.split(self._send_to))
-        ]
+        try:
+            outgoing = [
+                codec.encode(part.contiguous(), seed=seed_from(*seed, me, peer))
+                for peer, part in enumerate(rows.split(self._send_to))
+            ]
+        except ValueError as error:
+            raise NotFinite(
+                f"{self.channel}: rank {me}'s message can't be sent at epoch {self._door.step}: {error}. Training has "
+                "diverged: go back to a checkpoint, with a lower learning rate or, for sylvie, more bits"
+            ) from None
         sizes = [codec.nbytes((count, rows.shape[1])) for count in self._receive_from]
-        self._posted = (self._door.all_to_all(outgoing, sizes, channel=self._channel), codec)
+        transfer = self._door.all_to_all(outgoing, sizes, channel=self.channel)
+        self._posted = _UnderWay(transfer, codec, rows.shape[1])
 
-    def finish(self, width: int, *, stale: bool) -> Tensor:
+    def finish(self, *, stale: bool) -> Tensor:
         """This epoch's rows; or, stale, those that were sent an epoch ago, while this epoch's are under way."""
         posted, self._posted = self._posted, None
         assert posted is not None
-        if self._flying is not None:  # drained before a synchronous epoch as well: messages are taken in order
-            self._held = self._received(self._flying, width)
-            self._flying = None
-        if stale and self._held is not None:
+        self.settle()  # before a synchronous epoch as well: messages are taken in order
+        if stale and self.held is not None:
             self._flying = posted
-            return self._held
-        self._held = self._received(posted, width)
-        return self._held
+            return self.held
+        received = self._received(posted)
+        self.held = received if self._keeps else None
+        return received
 
-    def _received(self, under_way: tuple[Transfer[list[Tensor]], Codec], width: int) -> Tensor:
-        transfer, codec = under_way
-        counts = zip(transfer.wait(), self._receive_from, strict=True)
-        return torch.cat([codec.decode(data, (rows, width)) for data, rows in counts])
+    def settle(self) -> None:
+        """Take in what is still under way: `held` is then all that the next epochs need."""
+        if self._flying is not None:
+            self.held = self._received(self._flying)
+            self._flying = None
+
+    def _received(self, under_way: _UnderWay) -> Tensor:
+        counts = zip(under_way.transfer.wait(), self._receive_from, strict=True)
+        return torch.cat([under_way.codec.decode(data, (rows, under_way.width)) for data, rows in counts])
 
 
 class Halo:
     """One place in a model where rows cross. Sizes are known from the shard: nothing describes itself on the wire."""
 
-    def __init__(self, shard: Shard, door: Door, *, name: str, number: int) -> None:
+    def __init__(self, shard: Shard, door: Door, clock: Clock, *, name: str, number: int) -> None:
         self.shard = shard
         self.door = door
+        self.clock = clock
         self.number = number  # of the place, counted through the model
-        self.forward = Wire(door, f"{name}.forward", shard.send_to, shard.halo_from)
-        self.backward = Wire(door, f"{name}.backward", shard.halo_from, shard.send_to)
-        self._exact = Wire(door, f"{name}.exact", shard.send_to, shard.halo_from)
-        # Set before each epoch.
-        self.codec: Codec = Identity()
-        self.stale = False
-        self.training = True
-        self.seed: tuple[int, ...] = (0, 0)
+        keeps = clock.plan.may_be_stale
+        self.forward = Wire(door, f"{name}.forward", shard.send_to, shard.halo_from, keeps=keeps)
+        self.backward = Wire(door, f"{name}.backward", shard.halo_from, shard.send_to, keeps=keeps)
+        self._exact = Wire(door, f"{name}.exact", shard.send_to, shard.halo_from, keeps=False)
+        self.training = True  # whether this pass is
         self._kept: tuple[Tensor, int, Tensor] | None = None
 
     def post(self, x_ND: Tensor) -> Tensor:
@@ -80,9 +104,9 @@ class Halo:
         token: Tensor = _Post.apply(x_ND, self)  # type: ignore[no-untyped-call]
         return token
 
-    def wait(self, token: Tensor, width: int) -> Tensor:
+    def wait(self, token: Tensor) -> Tensor:
         """Our halo rows, x_HD."""
-        rows: Tensor = _Wait.apply(token, self, width)  # type: ignore[no-untyped-call]
+        rows: Tensor = _Wait.apply(token, self)  # type: ignore[no-untyped-call]
         return rows
 
     def take_values_sent(self) -> int:
@@ -90,6 +114,10 @@ class Halo:
         sent = self.forward.values_sent + self.backward.values_sent
         self.forward.values_sent = self.backward.values_sent = 0
         return sent
+
+    def travels(self, x_ND: Tensor) -> bool:
+        """Whether these rows go by the method's way, there and back; else they are fetched in full."""
+        return self.training and x_ND.requires_grad and self.door.world_size > 1
 
     def is_features(self, x_ND: Tensor) -> bool:
         """Whether these rows come before all weights: they are fetched once, so that their width does not matter."""
@@ -99,11 +127,15 @@ class Halo:
         """Halo rows in full and at once: of features, which are kept while they stay the same, and for evaluation."""
         if self._kept is not None and self._has(x_ND):
             return self._kept[2]
-        self._exact.post(x_ND.detach().index_select(0, self.shard.send_rows), Identity(), (0,))
-        rows = self._exact.finish(x_ND.shape[1], stale=False)
+        rows = self.ask(x_ND.detach())
         if self.is_features(x_ND):
             self._kept = (x_ND, x_ND._version, rows)
         return rows
+
+    def ask(self, x_ND: Tensor) -> Tensor:
+        """What the owners have for our halo rows, float32, now."""
+        self._exact.post(x_ND.index_select(0, self.shard.send_rows), Identity(), (0,))
+        return self._exact.finish(stale=False)
 
     def _has(self, x_ND: Tensor) -> bool:
         return self._kept is not None and self._kept[0] is x_ND and self._kept[1] == x_ND._version
@@ -114,24 +146,24 @@ class _Post(torch.autograd.Function):
     def forward(ctx: torch.autograd.function.FunctionCtx, x_ND: Tensor, halo: Halo) -> Tensor:
         ctx.halo, ctx.shape = halo, x_ND.shape  # type: ignore[attr-defined]
         rows = x_ND.index_select(0, halo.shard.send_rows)
-        halo.forward.post(rows, halo.codec, (*halo.seed, halo.number, 0))
+        halo.forward.post(rows, halo.clock.codec, (*halo.clock.seed, halo.number, 0))
         return x_ND.new_empty(0)
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *_: Tensor) -> tuple[Tensor, None]:
         halo, shape = ctx.halo, ctx.shape  # type: ignore[attr-defined]
-        rows = halo.backward.finish(shape[1], stale=halo.stale)
+        rows = halo.backward.finish(stale=halo.clock.stale)
         return rows.new_zeros(shape).index_add_(0, halo.shard.send_rows, rows), None
 
 
 class _Wait(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, token: Tensor, halo: Halo, width: int) -> Tensor:
+    def forward(ctx: torch.autograd.function.FunctionCtx, token: Tensor, halo: Halo) -> Tensor:
         ctx.halo = halo  # type: ignore[attr-defined]
-        return halo.forward.finish(width, stale=halo.stale)
+        return halo.forward.finish(stale=halo.clock.stale)
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> tuple[Tensor, None]:
         halo: Halo = ctx.halo  # type: ignore[attr-defined]
-        halo.backward.post(grads[0], halo.codec, (*halo.seed, halo.number, 1))
-        return grads[0].new_empty(0), None, None
+        halo.backward.post(grads[0], halo.clock.codec, (*halo.clock.seed, halo.number, 1))
+        return grads[0].new_empty(0), None

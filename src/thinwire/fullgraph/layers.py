@@ -4,7 +4,6 @@ y = A x with A's columns split into owned and halo ones: the owned part is compu
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,117 +12,115 @@ from torch.nn import functional
 from torch_geometric.nn import GCNConv, GINConv, GraphConv, SAGEConv
 
 from thinwire.fullgraph.aggregate import Adjacency
+from thinwire.fullgraph.edges import Edges
 from thinwire.fullgraph.halo import Halo
 from thinwire.graphs import Shard
 
-
-class Unsupported(TypeError):
-    """A layer that can't be distributed. The message names it and says why."""
+# A layer's rows from those before it, the halo between them and what goes along with edges.
+Rule = Callable[[Tensor, Halo, Edges], Tensor]
 
 
 class SplitSum:
     """Sums over in-neighbours with fixed weights, owned columns apart from halo ones."""
 
-    def __init__(self, shard: Shard, weights: Tensor) -> None:
-        n = shard.num_owned
-        remote = shard.indices >= n
-        counts = torch.repeat_interleave(torch.arange(n), shard.indptr.diff())
-        self._own = self._part(shard, weights, ~remote, counts, 0, n)
-        self._far = self._part(shard, weights, remote, counts, n, shard.num_halo)
+    def __init__(self, num_owned: int, num_halo: int, rows: Tensor, columns: Tensor, weights: Tensor) -> None:
+        remote = columns >= num_owned
+        self._own = self._part(num_owned, rows[~remote], columns[~remote], weights[~remote], num_owned)
+        self._far = self._part(num_owned, rows[remote], columns[remote] - num_owned, weights[remote], num_halo)
 
     def __call__(self, x_ND: Tensor, halo: Halo) -> Tensor:
         if halo.door.world_size == 1:
             return self._own @ x_ND
-        if not halo.training or not x_ND.requires_grad:
+        if not halo.travels(x_ND):
             return self._own @ x_ND + self._far @ halo.fetch(x_ND)
         token = halo.post(x_ND)
         own = self._own @ x_ND
-        return own + self._far @ halo.wait(token, x_ND.shape[1])
+        return own + self._far @ halo.wait(token)
 
     @staticmethod
-    def _part(shard: Shard, weights: Tensor, chosen: Tensor, rows: Tensor, first: int, num_columns: int) -> Adjacency:
-        indptr = torch.zeros(shard.num_owned + 1, dtype=torch.int64)
-        torch.cumsum(torch.bincount(rows[chosen], minlength=shard.num_owned), 0, out=indptr[1:])
-        return Adjacency.of(indptr, shard.indices[chosen] - first, weights[chosen], num_columns)
+    def _part(num_rows: int, rows: Tensor, columns: Tensor, weights: Tensor, num_columns: int) -> Adjacency:
+        indptr = torch.zeros(num_rows + 1, dtype=torch.int64)
+        torch.cumsum(torch.bincount(rows, minlength=num_rows), 0, out=indptr[1:])
+        return Adjacency.of(indptr, columns, weights, num_columns)
 
 
-class Distributed(nn.Module):
-    """A PyG layer on a shard, called like the layer itself. What is given as edges is ignored: they are the shard's."""
-
-    def __init__(self, conv: nn.Module, halo: Halo, forward: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.conv = conv
-        self.halo = halo
-        self._forward = forward
-
-    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
-        self.halo.training = self.training
-        return self._forward(x)
-
-
-def sage(conv: SAGEConv, shard: Shard, halo: Halo) -> Callable[[Tensor], Tensor]:
+def sage(conv: SAGEConv, shard: Shard) -> Rule | None:
     """y = W_l mean(x_j) + W_r x_i."""
     if conv.aggr not in ("mean", "sum", "add") or conv.project:
-        raise Unsupported(
-            f"SAGEConv(aggr={conv.aggr!r}, project={conv.project}): give aggr 'mean' or 'sum', no project"
-        )
+        return None
     weights = torch.ones(len(shard.indices))
     if conv.aggr == "mean":
         weights /= torch.repeat_interleave(shard.indptr.diff(), shard.indptr.diff())
-    total = SplitSum(shard, weights)
+    total = _sum_over(shard, weights)
     left, right = conv.lin_l, getattr(conv, "lin_r", None)
 
-    def forward(x: Tensor) -> Tensor:
+    def rule(x: Tensor, halo: Halo, _: Edges) -> Tensor:
         out = _narrow(left, x, halo, total)
         if conv.root_weight and right is not None:
             out = out + right(x)
         return functional.normalize(out, p=2.0, dim=-1) if conv.normalize else out
 
-    return forward
+    return rule
 
 
-def gcn(conv: GCNConv, shard: Shard, halo: Halo) -> Callable[[Tensor], Tensor]:
+def gcn(conv: GCNConv, shard: Shard) -> Rule:
     """y = D^-1/2 (A + I) D^-1/2 x W, degrees of the whole graph."""
-    if not conv.normalize or not conv.add_self_loops or conv.improved:
-        raise Unsupported("GCNConv with normalize=False, add_self_loops=False or improved=True is not distributed yet")
-    looped = _with_loops(shard)
-    total = SplitSum(*looped)
+    sums = _ByWeight(lambda weight, halo: _normalised(conv, shard, weight, halo) if conv.normalize else None, shard)
 
-    def forward(x: Tensor) -> Tensor:
-        out = _narrow(conv.lin, x, halo, total)
+    def rule(x: Tensor, halo: Halo, edges: Edges) -> Tensor:
+        out = _narrow(conv.lin, x, halo, sums.of(edges.weight, halo))
         return out if conv.bias is None else out + conv.bias
 
-    return forward
+    return rule
 
 
-def gin(conv: GINConv, shard: Shard, halo: Halo) -> Callable[[Tensor], Tensor]:
+def gin(conv: GINConv, shard: Shard) -> Rule:
     """y = MLP((1 + eps) x_i + sum(x_j))."""
-    total = SplitSum(shard, torch.ones(len(shard.indices)))
+    total = _sum_over(shard, torch.ones(len(shard.indices)))
 
-    def forward(x: Tensor) -> Tensor:
-        return conv.nn(total(x, halo) + (1 + conv.eps) * x)
+    def rule(x: Tensor, halo: Halo, _: Edges) -> Tensor:
+        out: Tensor = conv.nn(total(x, halo) + (1 + conv.eps) * x)
+        return out
 
-    return forward
+    return rule
 
 
-def graph(conv: GraphConv, shard: Shard, halo: Halo) -> Callable[[Tensor], Tensor]:
+def graph(conv: GraphConv, shard: Shard) -> Rule | None:
     """y = W_1 x_i + W_2 sum(w_ij x_j)."""
     if conv.aggr not in ("sum", "add"):
-        raise Unsupported(f"GraphConv(aggr={conv.aggr!r}): give aggr 'add'")
-    total = SplitSum(shard, _edge_weights(shard))
+        return None
+    sums = _ByWeight(lambda weight, halo: None, shard)
 
-    def forward(x: Tensor) -> Tensor:
-        return _narrow(conv.lin_rel, x, halo, total) + conv.lin_root(x)
+    def rule(x: Tensor, halo: Halo, edges: Edges) -> Tensor:
+        out: Tensor = _narrow(conv.lin_rel, x, halo, sums.of(edges.weight, halo)) + conv.lin_root(x)
+        return out
 
-    return forward
+    return rule
 
 
-LAYERS: dict[type, Callable[[Any, Shard, Halo], Callable[[Tensor], Tensor]]] = {
+# None where a layer's options make its aggregation something else than a fixed matrix.
+LAYERS: dict[type, Callable[[Any, Shard], Rule | None]] = {
     SAGEConv: sage,
     GCNConv: gcn,
     GINConv: gin,
     GraphConv: graph,
 }
+
+
+class _ByWeight:
+    """The sum for the edge weights of a call, made when they are first seen. (Others make it anew.)"""
+
+    def __init__(self, normalise: Callable[[Tensor | None, Halo], SplitSum | None], shard: Shard) -> None:
+        self._normalise = normalise
+        self._shard = shard
+        self._made: tuple[Tensor | None, int, SplitSum] | None = None
+
+    def of(self, weight: Tensor | None, halo: Halo) -> SplitSum:
+        version = 0 if weight is None else weight._version
+        if self._made is None or self._made[0] is not weight or self._made[1] != version:
+            made = self._normalise(weight, halo) or _sum_over(self._shard, _or_ones(self._shard, weight))
+            self._made = (weight, version, made)
+        return self._made[2]
 
 
 def _narrow(linear: nn.Module, x: Tensor, halo: Halo, total: SplitSum) -> Tensor:
@@ -136,25 +133,33 @@ def _narrow(linear: nn.Module, x: Tensor, halo: Halo, total: SplitSum) -> Tensor
     return functional.linear(total(x, halo), weight, bias)
 
 
-def _edge_weights(shard: Shard) -> Tensor:
-    return torch.ones(len(shard.indices)) if shard.edge_weight is None else shard.edge_weight
+def _sum_over(shard: Shard, weights: Tensor) -> SplitSum:
+    columns, rows = shard.edge_index
+    return SplitSum(shard.num_owned, shard.num_halo, rows, columns, weights)
 
 
-def _with_loops(shard: Shard) -> tuple[Shard, Tensor]:
-    """The shard's edges with just one loop at each owned node, and GCN's weights of them."""
+def _or_ones(shard: Shard, weight: Tensor | None) -> Tensor:
+    return torch.ones(len(shard.indices)) if weight is None else weight.detach().float()
+
+
+def _normalised(conv: GCNConv, shard: Shard, weight: Tensor | None, halo: Halo) -> SplitSum:
+    """The sum with GCN's weights; the owners tell the degrees of halo nodes."""
     n = shard.num_owned
-    rows = torch.repeat_interleave(torch.arange(n), shard.indptr.diff())
-    columns, weights = shard.indices.long(), _edge_weights(shard)
-    loops = rows == columns
-    loop_weight = torch.ones(n)
-    loop_weight[rows[loops]] = weights[loops]
-    rows = torch.cat((rows[~loops], torch.arange(n)))
-    columns = torch.cat((columns[~loops], torch.arange(n)))
-    weights = torch.cat((weights[~loops], loop_weight))
-    order = torch.argsort(rows * (n + shard.num_halo) + columns, stable=True)
-    rows, columns, weights = rows[order], columns[order], weights[order]
-    scale = shard.looped_weight.pow(-0.5)
+    columns, rows = shard.edge_index
+    weights = _or_ones(shard, weight)
+    if conv.add_self_loops:
+        # As in PyG: just one loop at each node, of several the last one counts, and without weights a new one has 1.
+        loops = rows == columns
+        loop_weight = torch.full((n,), 2.0 if conv.improved and weight is not None else 1.0)
+        loop_weight[rows[loops]] = weights[loops]
+        rows = torch.cat((rows[~loops], torch.arange(n)))
+        columns = torch.cat((columns[~loops], torch.arange(n)))
+        weights = torch.cat((weights[~loops], loop_weight))
+        order = torch.argsort(rows * (n + shard.num_halo) + columns, stable=True)
+        rows, columns, weights = rows[order], columns[order], weights[order]
+    degrees = torch.bincount(rows, weights.double(), minlength=n).float()
+    if halo.door.world_size > 1:
+        degrees = torch.cat((degrees, halo.ask(degrees[:, None]).squeeze(1)))
+    scale = degrees.pow(-0.5)
     scale[torch.isinf(scale)] = 0.0
-    indptr = torch.zeros(n + 1, dtype=torch.int64)
-    torch.cumsum(torch.bincount(rows, minlength=n), 0, out=indptr[1:])
-    return replace(shard, indptr=indptr, indices=columns.int()), scale[rows] * weights * scale[columns]
+    return SplitSum(n, shard.num_halo, rows, columns, scale[rows] * weights * scale[columns])

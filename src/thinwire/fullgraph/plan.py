@@ -30,9 +30,13 @@ class Plan:
     def codec(self) -> Codec:
         return Uniform(self.bits) if self.method == "sylvie" else Identity()
 
+    @property
+    def may_be_stale(self) -> bool:
+        return self.method == "pipe" or (self.method == "sylvie" and self.staleness == 1)
+
     def is_stale(self, epoch: int) -> bool:
         """Sylvie's bounded staleness adaptor. The first epoch is synchronous, so that no halo starts from zeros."""
-        if self.method == "exact" or (self.method == "sylvie" and self.staleness == 0) or epoch == 0:
+        if not self.may_be_stale or epoch == 0:
             return False
         return self.sync_every == 0 or (epoch + 1) % self.sync_every != 0
 

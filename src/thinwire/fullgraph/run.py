@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from thinwire import graphs
-from thinwire.fullgraph.distribute import distribute
-from thinwire.fullgraph.layers import Distributed
+from thinwire.fullgraph.distribute import Places, distribute
 from thinwire.fullgraph.models import build
 from thinwire.fullgraph.plan import Plan
 from thinwire.graphs import TEST, TRAIN, VALIDATION, Shard
@@ -63,7 +62,7 @@ class _Run:
             seed=job.plan.seed,
         )
         self.model = distribute(made, shard, door, job.plan)
-        self.halos = [conv.halo for conv in self.model.modules() if isinstance(conv, Distributed)]
+        self.places: Places = self.model.places  # type: ignore[assignment]
         self.x = shard.x.float()
         self.y = shard.y.float() if shard.y.ndim == 2 else shard.y.long()
         self.used = (shard.split == TRAIN).nonzero().squeeze(1)
@@ -85,7 +84,7 @@ class _Run:
         exposed_s = sum(book.exposed_s for book in books.values())
         sent = float(sum(book.bytes_sent for book in books.values()))
         thin = sum(book.bytes_sent for name, book in books.items() if name.endswith((".forward", ".backward")))
-        values = sum(halo.take_values_sent() for halo in self.halos)
+        values = sum(halo.take_values_sent() for halo in self.places.halos)
         total, sent, saved = self._sum([float(loss.detach()), sent, 4.0 * values - thin])
         self.losses.append(total)
         if (epoch + 1) % self.job.evaluate_every == 0 or epoch + 1 == self.job.epochs:

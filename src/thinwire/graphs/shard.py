@@ -7,6 +7,7 @@ for each owned node and columns for owned nodes, then halo nodes.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -50,6 +51,12 @@ class Shard:
     @property
     def num_halo(self) -> int:
         return len(self.halo_ids)
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """The CSR's edges as PyG has them, int64 [2, edges]: columns, then rows. Always the same tensor."""
+        rows = torch.repeat_interleave(torch.arange(self.num_owned), self.indptr.diff())
+        return torch.stack((self.indices.long(), rows))
 
 
 TENSORS = tuple(field.name for field in fields(Shard) if "Tensor" in str(field.type))

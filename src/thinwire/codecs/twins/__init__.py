@@ -4,6 +4,7 @@ One file here for one header there, same names, same argument order; runs on any
 """
 
 from thinwire.codecs.twins.copy import decode_copy, encode_copy
+from thinwire.codecs.twins.drop import drop_rows
 from thinwire.codecs.twins.flat import (
     decode_qsgd,
     decode_sign,
@@ -24,6 +25,7 @@ __all__ = [
     "decode_ternary",
     "decode_topk",
     "decode_uniform",
+    "drop_rows",
     "encode_copy",
     "encode_mixed",
     "encode_qsgd",

@@ -1,0 +1,24 @@
+"""Which epoch it is: all places of a model look here for what to send, whether to wait, and what to seed with."""
+
+from thinwire.codecs import Codec, Identity
+from thinwire.fullgraph.plan import Plan
+
+
+class Clock:
+    """Moved on by every forward pass in training."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.epoch = -1  # none yet
+
+    @property
+    def codec(self) -> Codec:
+        return self.plan.codec() if self.epoch >= 0 else Identity()
+
+    @property
+    def stale(self) -> bool:
+        return self.epoch >= 0 and self.plan.is_stale(self.epoch)
+
+    @property
+    def seed(self) -> tuple[int, int]:
+        return (self.plan.seed, self.epoch)

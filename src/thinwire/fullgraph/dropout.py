@@ -1,0 +1,56 @@
+"""Dropout whose masks follow the node: (seed, epoch, place, its number in the whole graph), wherever it lives.
+
+So a run drops the same values at any number of ranks. Backward makes the mask anew instead of keeping it.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from thinwire.codecs import seed_from
+from thinwire.codecs.kernels import kernels_for
+from thinwire.fullgraph.clock import Clock
+from thinwire.graphs import Shard
+
+# Apart from the seeds of messages.
+DROPOUT = 2
+
+
+class NodeDropout:
+    """The forward of an nn.Dropout on a shard's rows; of anything else (edges, one vector) the layer's own."""
+
+    def __init__(self, dropout: nn.Dropout, shard: Shard, clock: Clock, number: int) -> None:
+        self._dropout = dropout
+        self._own = dropout.forward
+        self._ids = shard.original_ids
+        self._clock = clock
+        self._number = number
+        self.calls = 0  # in this pass
+
+    def __call__(self, x: Tensor) -> Tensor:
+        p = self._dropout.p
+        if not self._dropout.training or p == 0:
+            return x
+        if p == 1 or x.ndim < 2 or len(x) != len(self._ids) or x.dtype != torch.float32:
+            return self._own(x)
+        seed = seed_from(*self._clock.seed, self._number, DROPOUT, self.calls)
+        self.calls += 1
+        out: Tensor = _Drop.apply(x, self._ids, 1 - p, seed)  # type: ignore[no-untyped-call]
+        return out
+
+
+class _Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, ids: Tensor, keep: float, seed: int) -> Tensor:
+        ctx.mask = (ids, keep, seed)  # type: ignore[attr-defined]
+        return _drop(x, ids, keep, seed)
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return _drop(grads[0], *ctx.mask), None, None, None  # type: ignore[attr-defined]
+
+
+def _drop(x: Tensor, ids: Tensor, keep: float, seed: int) -> Tensor:
+    rows = x.detach().reshape(len(x), -1).contiguous()
+    out = torch.empty_like(rows)
+    kernels_for(rows).drop_rows(rows, ids.to(rows.device), keep, seed, out)
+    return out.view_as(x)

@@ -1,0 +1,148 @@
+"""Any PyG layer that takes (x_src, x_dst), on a shard: central rows while the halo travels, then marginal rows.
+
+A layer is called as it is, once for each half of the rows, with just the sources that half reads.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.utils import add_self_loops
+
+from thinwire.fullgraph.edges import Edges, Unsupported
+from thinwire.fullgraph.halo import Halo
+from thinwire.graphs import Shard
+
+
+@dataclass(frozen=True)
+class _Half:
+    """Rows [first, last) of a CSR as a graph of their own: sources numbered anew, targets from 0."""
+
+    first: int
+    last: int
+    edges: slice
+    sources: Tensor  # columns that are read, ascending
+    edge_index: Tensor
+    targets: Tensor  # of edges but loops, where loops are ours to add
+    apart: Tensor | None  # which edges are no loops; None where loops stay as they are
+
+    @staticmethod
+    def of(indptr: Tensor, columns: Tensor, num_columns: int, first: int, last: int, *, loops: bool) -> "_Half":
+        edges = slice(int(indptr[first]), int(indptr[last]))
+        own = torch.arange(first, last)
+        rows = torch.repeat_interleave(own, indptr[first : last + 1].diff())
+        columns = columns[edges].long()
+        apart = rows != columns if loops else None
+        targets = rows - first
+        if apart is not None:
+            rows, columns, targets = rows[apart], columns[apart], targets[apart]
+            columns = torch.cat((columns, own))
+        read = torch.zeros(num_columns, dtype=torch.bool)
+        read[columns] = True
+        places = read.cumsum(0) - 1
+        ends = targets if apart is None else torch.cat((targets, own - first))
+        sources = read.nonzero().squeeze(1)
+        return _Half(first, last, edges, sources, torch.stack((places[columns], ends)), targets, apart)
+
+    def values(self, all_values: Tensor, fill: Any) -> Tensor:
+        """This half's edges' own, and where loops were added theirs, as PyG fills them in."""
+        values = all_values[self.edges]
+        if self.apart is None:
+            return values
+        at = torch.stack((self.targets, self.targets))
+        filled: Tensor = add_self_loops(at, values[self.apart], fill, self.last - self.first)[1]
+        return filled
+
+
+class SplitRows:
+    """The rule of a layer: y from x, by its own forward on each half."""
+
+    def __init__(self, conv: nn.Module, name: str, shard: Shard) -> None:
+        _expect_pairs(conv, name)
+        self._conv = conv
+        self._name = f"{name}: {type(conv).__name__}"
+        self._forward: Callable[..., Any] = conv.forward
+        self._fill = getattr(conv, "fill_value", None)
+        # PyG adds loops at i = 0, 1, ..., which are one node only where sources and targets are the same nodes.
+        self._loops = getattr(conv, "add_self_loops", False) is True
+        self._checked = False
+        n, total = shard.num_owned, shard.num_owned + shard.num_halo
+        self._halves = [
+            _Half.of(shard.indptr, shard.indices, total, first, last, loops=self._loops)
+            for first, last in ((0, shard.num_central), (shard.num_central, n))
+        ]
+
+    def __call__(self, x_ND: Tensor, halo: Halo, edges: Edges) -> Tensor:
+        if not self._checked:
+            self._check(x_ND.shape[1], edges)
+            self._checked = True
+        central, marginal = self._halves
+        if not halo.travels(x_ND):
+            both = torch.cat((x_ND, halo.fetch(x_ND))) if halo.door.world_size > 1 else x_ND
+            return torch.cat([self._rows(half, both, x_ND, edges) for half in self._halves if half.last > half.first])
+        token = halo.post(x_ND)
+        parts = [self._rows(central, x_ND, x_ND, edges)] if central.last > central.first else []
+        x_HD = halo.wait(token)
+        if marginal.last == marginal.first:
+            # Nothing here reads the halo, but others may read us: their gradients come through it.
+            return parts[0] + 0 * x_HD.sum()
+        parts.append(self._rows(marginal, torch.cat((x_ND, x_HD)), x_ND, edges))
+        return torch.cat(parts)
+
+    def _rows(self, half: _Half, read: Tensor, own: Tensor, edges: Edges) -> Tensor:
+        values = {name: half.values(value, self._fill) for name, value in edges.values.items()}
+        pair = (read.index_select(0, half.sources), own[half.first : half.last])
+        before = getattr(self._conv, "add_self_loops", None)
+        if self._loops:
+            self._conv.add_self_loops = False  # type: ignore[assignment]
+        try:
+            out: Tensor = self._forward(pair, half.edge_index, **values, **edges.others)
+        finally:
+            if self._loops:
+                self._conv.add_self_loops = before  # type: ignore[assignment]
+        return out
+
+    def _check(self, width: int, edges: Edges) -> None:
+        """A graph of six nodes, whole and in two halves: a layer that looks beyond in-neighbours shows here."""
+        randomness = torch.Generator().manual_seed(0)
+        x = torch.randn(6, width, generator=randomness)
+        indptr = torch.tensor([0, 2, 4, 6, 9, 11, 13])
+        columns = torch.tensor([1, 2, 0, 1, 0, 1, 0, 3, 5, 2, 3, 1, 4])
+        rows = torch.repeat_interleave(torch.arange(6), indptr.diff())
+        values = {
+            name: torch.rand((13, *value.shape[1:]), generator=randomness) for name, value in edges.values.items()
+        }
+        small = Edges(values, edges.others)
+        training = self._conv.training
+        self._conv.eval()
+        try:
+            with torch.no_grad():
+                whole = self._forward(x, torch.stack((columns, rows)), **values, **edges.others)
+                halves = [_Half.of(indptr, columns, 6, first, first + 3, loops=self._loops) for first in (0, 3)]
+                split = torch.cat([self._rows(half, x, x, small) for half in halves])
+        except Exception as error:
+            raise Unsupported(
+                f"{self._name} does not work on (x_src, x_dst): {type(error).__name__}: {error}"
+            ) from error
+        finally:
+            self._conv.train(training)
+        if not torch.allclose(whole, split, rtol=1e-4, atol=1e-5):
+            raise Unsupported(
+                f"{self._name} gives other rows on a part of a graph than on the whole: it looks further than at "
+                "in-neighbours (several hops, degrees of sources, sums over all nodes), and can't be distributed"
+            )
+
+
+def _expect_pairs(conv: nn.Module, name: str) -> None:
+    first = next(iter(inspect.signature(conv.forward).parameters.values()))
+    takes = str(first.annotation)
+    if first.annotation is not inspect.Parameter.empty and not ("uple" in takes or "Pair" in takes):
+        raise Unsupported(
+            f"{name}: {type(conv).__name__} takes one set of nodes only ({first.name}: {takes}), not (x_src, x_dst): "
+            "its rows can't be computed from copies of remote ones"
+        )
+    if getattr(conv, "flow", "source_to_target") != "source_to_target":
+        raise Unsupported(f"{name}: {type(conv).__name__}(flow={conv.flow!r}); give 'source_to_target'")
