@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -41,6 +42,36 @@ def check_writable(path: Path) -> Path:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     with new_file(path) as file:
         file.write(json.dumps(content, indent=2, allow_nan=False).encode() + b"\n")
+
+
+def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
+    """With a checksum of its own content: a change or damage shows when it is read."""
+    content = json.loads(json.dumps(content))  # as it will be read: the checksum is of that
+    write_json(path, {**content, "checksum": _checksum(content)})
+
+
+def read_sealed(path: Path, kind: str, version: int) -> dict[str, Any]:
+    """What `write_sealed` wrote, of this `format` and `version`. A ValueError names the file and what is wrong."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not sound JSON ({error})") from error
+    if not isinstance(content, dict) or content.get("format") != kind:
+        raise ValueError(f"{path}: this is no {kind}")
+    if content.get("version") != version:
+        raise ValueError(f"{path}: format version {content.get('version')}, this thinwire reads {version}")
+    if content.get("checksum") != _checksum({name: value for name, value in content.items() if name != "checksum"}):
+        raise ValueError(f"{path}: does not match its own checksum; it was changed or damaged")
+    return content
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager

@@ -51,7 +51,8 @@ def main(arguments: list[str] | None = None) -> None:
             console = Console(quiet=True)
         command.run(console)
     except (ValueError, OSError, launch.RankFailed, launch.LabUnavailable) as error:
-        Console(stderr=True).print(f"thinwire: {error}", style="red", highlight=False, markup=False)
+        said = (isinstance(error, launch.RankFailed) and error.reason) or error
+        Console(stderr=True).print(f"thinwire: {said}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         Console(stderr=True).print("thinwire: interrupted")

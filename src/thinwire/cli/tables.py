@@ -155,20 +155,44 @@ def epoch_line(row: Mapping[str, Any], epochs: int) -> str:
     )
 
 
-def trained(result: Mapping[str, Any]) -> Table:
-    """What came of a run."""
-    sent, thick = result["bytes_per_epoch"], result["float32_bytes_per_epoch"]
+def trained(result: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> Table:
+    """What came of a run, beside another one's."""
+    runs = [result] if other is None else [other, result]
     table = Table(
-        title=f"{result['method']}: {result['model']} on {result['data']}, {result['workers']} ranks",
+        title=f"{result['model']} on {result['data']}, {result['workers']} ranks",
+        caption=_widths(result["messages"]),
         box=box.SIMPLE_HEAD,
-        show_header=False,
+        show_header=other is not None,
     )
-    table.add_column("what")
-    table.add_column("value", justify="right", no_wrap=True)
-    table.add_row("test score", f"{result['test_score']:.2%}")
-    table.add_row("validation score", f"{result['val_score']:.2%}")
-    table.add_row("seconds an epoch, median", f"{result['epoch_s_median']:.3f}")
-    table.add_row("of them waiting for others", f"{result['exposed_s_per_epoch']:.3f}")
-    table.add_row("bytes an epoch", f"{sent:,}")
-    table.add_row("in float32 they were", f"{thick:,} ({thick / max(1, sent):.1f}x)")
+    table.add_column("")
+    for run in runs:
+        table.add_column(run["method"], justify="right", no_wrap=True)
+    if other is None:
+        table.title = f"{result['method']}: {table.title}"
+    else:
+        table.add_column("ratio", justify="right", no_wrap=True)
+
+    def row(what: str, name: str, form: str, *, ratio: bool = False) -> None:
+        cells = ["-" if run[name] is None else format(run[name], form) for run in runs]
+        if other is not None:
+            known = ratio and result[name] and other[name]
+            cells.append(f"{other[name] / result[name]:.1f}x" if known else "")
+        table.add_row(what, *cells)
+
+    row("test score", "test_score", ".2%")
+    row("validation score", "val_score", ".2%")
+    row("seconds an epoch, median", "epoch_s_median", ".3f", ratio=True)
+    row("of them waiting for others", "exposed_s_per_epoch", ".3f", ratio=True)
+    row("bytes an epoch, all ranks", "bytes_per_epoch", ",.0f", ratio=True)
+    row("in float32 they were", "float32_bytes_per_epoch", ",.0f")
     return table
+
+
+def _widths(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Which side of its map each layer sends."""
+    later = [row for row in messages if not row["once"]]
+    shown = ", ".join(
+        f"layer {row['layer']}: {row['sends']} columns" + (" (after its map)" if row["sends"] < row["reads"] else "")
+        for row in later
+    )
+    return f"features were fetched once; sent an epoch: {shown}" if later else "features were fetched once"

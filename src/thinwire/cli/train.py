@@ -1,25 +1,22 @@
 """`thinwire train`."""
 
-import json
 import tempfile
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 from rich.console import Console
 
 from thinwire import artifacts, graphs, launch
-from thinwire.cli import progress, tables
+from thinwire.cli import tables
+from thinwire.cli.watch import watched
+from thinwire.fullgraph import Plan
+from thinwire.fullgraph.job import Job
+from thinwire.fullgraph.rank import work
 from thinwire.launch import Lab, lab
 
-if TYPE_CHECKING:  # PyG takes seconds to import: only where it is used
-    from thinwire.fullgraph import Plan
-    from thinwire.fullgraph.run import Job
-
-LOOK_S = 0.2
+Method = Literal["exact", "pipe", "sylvie"]
 
 
 @dataclass
@@ -28,24 +25,32 @@ class Train:
 
     thinwire train                                     a synthetic graph, two ranks
 
-    thinwire train --method sylvie                     one-bit messages, an epoch stale
+    thinwire train --method sylvie --against exact     one-bit messages, beside float32
 
     thinwire train --data shards --hosts 4 --rate 100mbit  on emulated hosts (root)
+
+    thinwire train --out run --epochs 200              keeps checkpoints; goes on with --resume
+
+    torchrun --nproc-per-node 2 -m thinwire train      as part of a job of torchrun's
     """
 
-    joins: ClassVar[bool] = False
+    joins: ClassVar[bool] = True
     data: str = "synthetic"
     """What `thinwire partition` takes, or a folder it has written."""
-    model: Literal["sage", "gcn", "gin"] = "sage"
+    model: Literal["sage", "gcn", "gat", "gin"] = "sage"
     """Kind of layers."""
     layers: int = 3
     """How many."""
     hidden: int = 128
     """How wide."""
-    norm: bool = True
-    """LayerNorm between them."""
-    method: Literal["exact", "pipe", "sylvie"] = "exact"
+    dropout: float = 0.0
+    """Share of values dropped between them."""
+    norm: Literal["layer", "batch", "none"] = "layer"
+    """What stands between them."""
+    method: Method = "exact"
     """What crosses the wire, and when."""
+    against: Method | None = None
+    """Train by this method first, on the same shards, and show both."""
     bits: int = 1
     """sylvie: bits a value."""
     staleness: Literal[0, 1] = 1
@@ -63,97 +68,121 @@ class Train:
     rate: Annotated[str, tyro.conf.arg(metavar="RATE")] = "1gbit"
     """Rate of each emulated host's link, both ways."""
     seed: int = 0
-    """Seed of weights, partition and rounding."""
+    """Seed of weights, partition, dropout and rounding."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Keep plan, events, checkpoints and predictions here."""
+    checkpoint_every: int = 10
+    """With --out: epochs between checkpoints."""
+    resume: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Go on from the last checkpoint in --out."""
+    resume_epoch: int | None = None
+    """With --resume: from the checkpoint after this epoch instead."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result to this file."""
 
     def verify(self) -> None:
         if self.json is not None:
             artifacts.check_writable(self.json)
-        for name in ("layers", "hidden", "epochs", "workers"):
+        for name in ("layers", "hidden", "epochs", "workers", "checkpoint_every"):
             if getattr(self, name) < 1:
-                raise ValueError(f"--{name} is {getattr(self, name)}; give 1 or more")
+                raise ValueError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give 1 or more")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"--dropout is {self.dropout}; give 0 or more, below 1")
+        if not self.lr > 0:
+            raise ValueError(f"--lr is {self.lr}; give more than 0")
+        if self.hosts < 0:
+            raise ValueError(f"--hosts is {self.hosts}; give 1 or more, or leave it out for ranks on this machine")
         lab.parse_rate(self.rate)
-        self._plan()
-        if launch.seat_from_torchrun() is not None:
-            raise ValueError("`thinwire train` does not join torchrun's jobs yet; run it without torchrun")
+        self._plan(self.method)
+        seat = launch.seat_from_torchrun()
+        if self.hosts and seat is not None:
+            raise ValueError("--hosts starts ranks of its own; give it without torchrun")
         if self.hosts and (problem := lab.missing()):
             raise ValueError(problem)
+        if seat is None or seat.rank == 0:
+            self._verify_out()
 
     def run(self, console: Console) -> None:
-        from thinwire.fullgraph.run import Job
-
         with tempfile.TemporaryDirectory(prefix="thinwire-train-") as folder:
-            shards = self._shards(Path(folder))
-            events = Path(folder) / "events.jsonl"
-            events.touch()
-            job = Job(
-                shards=str(shards),
-                plan=self._plan(),
-                model=self.model,
-                layers=self.layers,
-                hidden=self.hidden,
-                norm=self.norm,
-                lr=self.lr,
-                epochs=self.epochs,
-                events=str(events),
-            )
-            with progress.bar(f"{self.method}: starting") as told:
-                result = self._watched(job, events, console, told)
-        result["data"] = self.data
-        console.print(tables.trained(result))
+            job = self._job(Path(folder))
+            other = None
+            if self.against is not None:
+                beside = replace(job, plan=self._plan(self.against), out="", resume=False)
+                other = self._train(beside, console, Path(folder) / "against.jsonl")
+            result = self._train(job, console, (self.out or Path(folder)) / "events.jsonl")
+        if console.quiet:  # one rank of many: the first one tells
+            return
+        console.print(tables.trained(result, other))
+        if self.out is not None:
+            console.print(f"kept in {self.out}: plan, events, checkpoints, predictions", highlight=False)
         if self.json is not None:
-            artifacts.write_json(self.json, {**artifacts.stamp(seed=self.seed, world_size=result["workers"]), **result})
+            content = {**artifacts.stamp(seed=self.seed, world_size=result["workers"]), **result}
+            artifacts.write_json(self.json, content | ({"against": other} if other else {}))
             console.print(f"written: {self.json}", highlight=False)
 
-    def _plan(self) -> "Plan":
-        from thinwire.fullgraph import Plan
+    def _verify_out(self) -> None:
+        if self.out is None:
+            if self.resume:
+                raise ValueError("--resume goes on from checkpoints in --out; say which folder")
+            return
+        if self.out.exists() and not self.out.is_dir():
+            raise ValueError(f"{self.out} is no folder; name another")
+        if self.resume and not (self.out / "checkpoints").is_dir():
+            raise ValueError(f"{self.out} has no checkpoints; give the folder of a run, or start without --resume")
+        if not self.resume and self.out.is_dir() and any(self.out.iterdir()):
+            raise ValueError(f"{self.out} is not empty; give --resume to go on with a run in it, or another folder")
+        if self.resume_epoch is not None and not self.resume:
+            raise ValueError("--resume-epoch goes with --resume")
+        self.out.mkdir(parents=True, exist_ok=True)
+        artifacts.check_writable(self.out / "plan.json")
 
-        return Plan(self.method, self.bits, self.staleness, self.sync_every, self.seed)
+    def _plan(self, method: Method) -> Plan:
+        return Plan(method, self.bits, self.staleness, self.sync_every, self.seed)
+
+    def _job(self, folder: Path) -> Job:
+        # In a job of torchrun's, each machine sees to its own shards.
+        joins = launch.seat_from_torchrun() is not None and not graphs.is_shard_folder(Path(self.data))
+        return Job(
+            plan=self._plan(self.method),
+            data=self.data,
+            shards="" if joins else str(self._shards(folder)),
+            model=self.model,
+            layers=self.layers,
+            hidden=self.hidden,
+            dropout=self.dropout,
+            norm=self.norm,
+            lr=self.lr,
+            epochs=self.epochs,
+            out="" if self.out is None else str(self.out.resolve()),
+            checkpoint_every=self.checkpoint_every,
+            resume=self.resume,
+            resume_epoch=self.resume_epoch,
+        )
 
     def _shards(self, folder: Path) -> Path:
-        ranks = self.hosts or self.workers
-        given = Path(self.data)
+        """Given, or kept by the run that this one goes on with, or made now."""
+        given, ranks = Path(self.data), self.hosts or self.workers
         if graphs.is_shard_folder(given):
             parts = graphs.read_manifest(given).num_parts
-            if parts != ranks:
+            if launch.seat_from_torchrun() is None and parts != ranks:
                 raise ValueError(
                     f"{given} has {parts} parts, this run {ranks} ranks; give --workers {parts} (or --hosts), "
                     "or partition again"
                 )
-            return given
+            return given.resolve()
+        kept = (self.out or folder) / "shards"
+        if graphs.is_shard_folder(kept):
+            if graphs.read_manifest(kept).num_parts == ranks:
+                return kept.resolve()
+            kept = folder / "shards"  # another number of ranks goes on
         with Console(stderr=True).status("partition") as status:
-            graphs.prepare(self.data, graphs.Settings(ranks, seed=self.seed), folder / "shards", on_phase=status.update)
-        return folder / "shards"
+            graphs.prepare(self.data, graphs.Settings(ranks, seed=self.seed), kept, on_phase=status.update)
+        return kept.resolve()
 
-    def _watched(
-        self, job: "Job", events: Path, console: Console, told: Callable[[float, str], None]
-    ) -> dict[str, Any]:
-        from thinwire.fullgraph.run import work
-
-        over = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(events, over, console, told))
-        watcher.start()
-        try:
+    def _train(self, job: Job, console: Console, events: Path) -> dict[str, Any]:
+        job = replace(job, events=str(events.resolve()))
+        with watched(events, job.plan.method, self.epochs, console):
             if self.hosts:
                 with Lab(self.hosts, rate=self.rate) as hosts:
                     return dict(hosts.run(work, job)[0])
             return dict(launch.run(work, job, workers=self.workers)[0])
-        finally:
-            over.set()
-            watcher.join()
-
-    def _watch(self, events: Path, over: threading.Event, console: Console, told: Callable[[float, str], None]) -> None:
-        """A bar on a terminal; elsewhere a line now and then."""
-        seen = 0
-        last = False
-        while not last:
-            last = over.wait(LOOK_S)
-            whole, _, _ = events.read_text().rpartition("\n")
-            rows = [json.loads(line) for line in whole.splitlines()]
-            for row in rows[seen:]:
-                line = tables.epoch_line(row, self.epochs)
-                told((row["epoch"] + 1) / self.epochs, line)
-                if not console.is_terminal and (row["epoch"] + 1) % max(1, self.epochs // 10) == 0:
-                    console.print(line, highlight=False)
-            seen = len(rows)

@@ -54,8 +54,8 @@ class Wire:
             ]
         except ValueError as error:
             raise NotFinite(
-                f"{self.channel}: rank {me}'s message can't be sent at epoch {self._door.step}: {error}. Training has "
-                "diverged: go back to a checkpoint, with a lower learning rate or, for sylvie, more bits"
+                f"{self.channel}: rank {me}'s message can't be sent in epoch {self._door.step + 1}: {error}. Training "
+                "has diverged: try a lower learning rate or, for sylvie, more bits"
             ) from None
         sizes = [codec.nbytes((count, rows.shape[1])) for count in self._receive_from]
         transfer = self._door.all_to_all(outgoing, sizes, channel=self.channel)

@@ -1,57 +1,59 @@
 """Train on shards: what every rank of `thinwire train` does. Events go to a file, a line an epoch."""
 
 import json
+import math
 import resource
 import statistics
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from thinwire import graphs
+from thinwire import artifacts
+from thinwire.codecs import seed_from
+from thinwire.fullgraph import checkpoint, messages, score
+from thinwire.fullgraph.checkpoint import Checkpoint, Place
 from thinwire.fullgraph.distribute import Places, distribute
-from thinwire.fullgraph.models import build
-from thinwire.fullgraph.plan import Plan
-from thinwire.graphs import TEST, TRAIN, VALIDATION, Shard
+from thinwire.fullgraph.halo import NotFinite
+from thinwire.fullgraph.job import Job
+from thinwire.fullgraph.models import build, widths_of
+from thinwire.fullgraph.own_shard import own_shard
+from thinwire.fullgraph.saved import load_optimizer, optimizer_tensors, resumed
+from thinwire.graphs import TEST, TRAIN, VALIDATION, Manifest, Shard
 from thinwire.launch import Member
 from thinwire.links import Door
 
-
-@dataclass(frozen=True)
-class Job:
-    """Everything that a run depends on."""
-
-    shards: str
-    plan: Plan
-    model: str = "sage"
-    layers: int = 3
-    hidden: int = 128
-    norm: bool = True
-    lr: float = 0.01
-    epochs: int = 60
-    evaluate_every: int = 5
-    events: str = ""  # a file to append to; none where empty
+PLAN = "plan.json"
+PREDICTIONS = "predictions.npz"
 
 
-def work(member: Member, job: Job) -> dict[str, Any]:
-    """Train; what came of it, the same on every rank."""
-    shard = graphs.read_shard(Path(job.shards), member.rank)
-    with Door(member.store) as door:
-        run = _Run(job, shard, door)
-        for epoch in range(job.epochs):
-            run.epoch(epoch)
+def train(member: Member, job: Job) -> dict[str, Any]:
+    """From the shard to the result."""
+    with Door(member.store) as door, own_shard(member, job) as (shard, manifest):
+        run = Run(job, shard, door, manifest)
+        if job.resume:
+            run.resume()
+        run.write_plan()
+        try:
+            for epoch in range(run.done, job.epochs):
+                run.epoch(epoch)
+        except NotFinite as error:
+            raise NotFinite(f"{error}; {run.kept}") from None
+        run.finish()
         return run.result()
 
 
-class _Run:
+class Run:
     """One rank's part of it."""
 
-    def __init__(self, job: Job, shard: Shard, door: Door) -> None:
+    def __init__(self, job: Job, shard: Shard, door: Door, manifest: Manifest) -> None:
         self.job, self.shard, self.door = job, shard, door
+        widths = widths_of(shard.x.shape[1], shard.num_classes, layers=job.layers, hidden=job.hidden)
+        halo_rows = sum(part["num_halo"] for part in manifest.parts)
+        self.messages = messages.to_json(messages.messages(job.model, widths, halo_rows, job.plan.codec()))
         made = build(
             job.model,
             num_features=shard.x.shape[1],
@@ -59,79 +61,166 @@ class _Run:
             layers=job.layers,
             hidden=job.hidden,
             norm=job.norm,
+            dropout=job.dropout,
             seed=job.plan.seed,
         )
         self.model = distribute(made, shard, door, job.plan)
         self.places: Places = self.model.places  # type: ignore[assignment]
+        self.facts = {"job": job.identity(), "world_size": door.world_size, "data": manifest.checksum}
         self.x = shard.x.float()
         self.y = shard.y.float() if shard.y.ndim == 2 else shard.y.long()
+        self.edges = (shard.edge_index, shard.edge_weight)
         self.used = (shard.split == TRAIN).nonzero().squeeze(1)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=job.lr)
         self.losses: list[float] = []
         self.rows: list[dict[str, Any]] = []
         self.scores: dict[str, float | None] = {"val_score": None, "test_score": None}  # not evaluated yet
+        self.kept = "no checkpoint was kept"
+
+    @property
+    def done(self) -> int:
+        """Epochs."""
+        return len(self.losses)
+
+    def write_plan(self) -> None:
+        if self.job.out and self.door.rank == 0:
+            stamp = artifacts.stamp(seed=self.job.plan.seed, world_size=self.door.world_size)
+            content = {**stamp, "data": self.job.data, **self.job.identity(), "messages": self.messages}
+            artifacts.write_json(Path(self.job.out) / PLAN, content)
 
     def epoch(self, epoch: int) -> None:
+        # What layers draw by themselves (attention's dropout) is a matter of the epoch too, resumed or not.
+        torch.manual_seed(seed_from(self.job.plan.seed, epoch, self.door.rank))
         self.door.books.take()
         start = time.perf_counter()
         self.model.train()
         self.optimizer.zero_grad()
-        loss = self._loss(self.model(self.x))
+        out = self.model(self.x, *self.edges)
+        # This shard's share of the mean over the whole graph's training nodes.
+        loss = score.loss_sum(out[self.used], self.y[self.used]) / self.shard.num_train
         loss.backward()
         self.optimizer.step()
         seconds = time.perf_counter() - start
-        books = self.door.books.take()
-        exposed_s = sum(book.exposed_s for book in books.values())
-        sent = float(sum(book.bytes_sent for book in books.values()))
-        thin = sum(book.bytes_sent for name, book in books.items() if name.endswith((".forward", ".backward")))
-        values = sum(halo.take_values_sent() for halo in self.places.halos)
-        total, sent, saved = self._sum([float(loss.detach()), sent, 4.0 * values - thin])
-        self.losses.append(total)
-        if (epoch + 1) % self.job.evaluate_every == 0 or epoch + 1 == self.job.epochs:
+        del out
+        row = self._row(epoch, float(loss.detach()), seconds)
+        if self._is_due(epoch, self.job.evaluate_every):
             self.scores = self._scores()
-        row: dict[str, Any] = {"epoch": epoch, "loss": total, "seconds": seconds, "exposed_s": exposed_s, "bytes": sent}
-        row |= {"float32_bytes": sent + saved, **self.scores}
-        self.rows.append(row)
+        self.rows.append(row | self.scores)
         if self.door.rank == 0 and self.job.events:
             with Path(self.job.events).open("a") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(json.dumps(self.rows[-1]) + "\n")
+        if self.job.out and self._is_due(epoch, self.job.checkpoint_every):
+            self.save()
+
+    def save(self) -> None:
+        tensors = {f"weights/{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"optimizer/{name}": value for name, value in optimizer_tensors(self.optimizer).items()}
+        tensors |= {f"stale/{name}": value for name, value in self.places.stale_rows().items()}
+        facts = {**self.facts, "losses": self.losses, "scores": self.scores}
+        place = Place(self.job.checkpoints, self.door.rank, self.door.world_size)
+        checkpoint.write(place, Checkpoint(self.done, facts, tensors))
+        self.kept = f"the checkpoint after epoch {self.done} stays"
+
+    def resume(self) -> None:
+        """Go on where a checkpoint ends; at another number of ranks from its weights, with fresh messages."""
+        state = resumed(self.job, self.door, self.facts)
+        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}, "stale": {}}
+        for name, tensor in state.tensors.items():
+            kind, _, rest = name.partition("/")
+            parts[kind][rest] = tensor
+        self.model.load_state_dict(parts["weights"])
+        load_optimizer(self.optimizer, parts["optimizer"])
+        same = state.facts["world_size"] == self.door.world_size
+        self.places.restore(state.done - 1, parts["stale"] if same else {})
+        self.losses, self.scores = list(state.facts["losses"]), dict(state.facts["scores"])
+        if self.door.rank == 0 and self.job.events:
+            self._forget_after(state.done)
+        self.kept = f"the checkpoint after epoch {state.done} stays"
+
+    def _forget_after(self, done: int) -> None:
+        """Events of epochs that will be run again."""
+        path = Path(self.job.events)
+        whole = path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
+        kept = [line for line in whole if json.loads(line)["epoch"] < done]
+        with artifacts.new_file(path) as file:
+            file.write("".join(f"{line}\n" for line in kept).encode())
+
+    def finish(self) -> None:
+        """Predictions for every node, in the order that nodes were given in."""
+        if not self.job.out:
+            return
+        out = self._evaluate()
+        told = score.labels(out, several=self.y.ndim == 2)
+        mine = torch.cat((self.shard.original_ids[:, None], told.view(len(told), -1).long()), dim=1)
+        counts = self._sum([float(len(mine) * (self.door.rank == rank)) for rank in range(self.door.world_size)])
+        sizes = [int(count) * mine.shape[1] * 8 for count in counts]
+        everybody = self.door.all_gather(mine.contiguous(), sizes, channel="predictions").wait()
+        if self.door.rank == 0:
+            rows = torch.cat([part.clone().view(torch.int64).view(-1, mine.shape[1]) for part in everybody])
+            label = np.zeros((self.shard.num_nodes, mine.shape[1] - 1), dtype=np.int32)
+            label[rows[:, 0].numpy()] = rows[:, 1:].numpy()
+            with artifacts.new_file(Path(self.job.out) / PREDICTIONS) as file:
+                np.savez(file, label=label if self.y.ndim == 2 else label[:, 0])
 
     def result(self) -> dict[str, Any]:
-        later = self.rows[1:] or self.rows  # the first epoch also fetches layer 0
+        rows = self.rows[1:] or self.rows  # the first epoch also fetches layer 0
+
+        def median(name: str) -> float | None:
+            return statistics.median(row[name] for row in rows) if rows else None
+
         return {
             "method": self.job.plan.method,
             "model": self.job.model,
+            "data": self.job.data,
             "workers": self.door.world_size,
             "epochs": self.job.epochs,
             "seed": self.job.plan.seed,
             "plan": self.job.plan.to_json(),
+            "messages": self.messages,
             "losses": self.losses,
             **self.scores,
-            "epoch_s_median": statistics.median(row["seconds"] for row in later),
-            "bytes_per_epoch": int(statistics.median(row["bytes"] for row in later)),
-            "float32_bytes_per_epoch": int(statistics.median(row["float32_bytes"] for row in later)),
-            "exposed_s_per_epoch": statistics.median(row["exposed_s"] for row in later),
+            "epoch_s_median": median("seconds"),
+            "bytes_per_epoch": median("bytes"),
+            "float32_bytes_per_epoch": median("float32_bytes"),
+            "exposed_s_per_epoch": median("exposed_s"),
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
 
-    def _loss(self, out: Tensor) -> Tensor:
-        """This shard's share of the mean over the whole graph's training nodes."""
-        out, y = out[self.used], self.y[self.used]
-        if y.ndim == 2:
-            total = functional.binary_cross_entropy_with_logits(out, y, reduction="sum") / y.shape[1]
-        else:
-            total = functional.cross_entropy(out, y, reduction="sum")
-        return total / self.shard.num_train
+    def _is_due(self, epoch: int, every: int) -> bool:
+        return (epoch + 1) % every == 0 or epoch + 1 == self.job.epochs
+
+    def _row(self, epoch: int, loss: float, seconds: float) -> dict[str, Any]:
+        """What the epoch was, summed over ranks."""
+        books = self.door.books.take()
+        exposed_s = sum(book.exposed_s for book in books.values())
+        sent = sum(book.bytes_sent for book in books.values())
+        thin = sum(book.bytes_sent for name, book in books.items() if name.endswith((".forward", ".backward")))
+        values = sum(halo.take_values_sent() for halo in self.places.halos)
+        broken = [float(rank == self.door.rank and not math.isfinite(loss)) for rank in range(self.door.world_size)]
+        total, sent_by_all, saved, *flags = self._sum([loss, float(sent), 4.0 * values - thin, *broken])
+        if not math.isfinite(total):
+            ranks = ", ".join(str(rank) for rank, flag in enumerate(flags) if flag)
+            raise NotFinite(
+                f"the loss is {total} at epoch {epoch + 1}, by rank {ranks}; all messages were finite: it is the last "
+                f"layer's. Training has diverged: try a lower learning rate"
+            )
+        self.losses.append(total)
+        row = {"epoch": epoch, "loss": total, "seconds": seconds, "exposed_s": exposed_s, "bytes": int(sent_by_all)}
+        return row | {"float32_bytes": int(sent_by_all + saved)}
 
     @torch.no_grad()
-    def _scores(self) -> dict[str, float | None]:
-        """Accuracy, or micro-F1 where nodes have several labels; exact messages."""
+    def _evaluate(self) -> Tensor:
+        """Exact messages."""
         self.model.eval()
-        out = self.model(self.x)
+        out: Tensor = self.model(self.x, *self.edges)
+        return out
+
+    def _scores(self) -> dict[str, float | None]:
+        out = self._evaluate()
         counts: list[float] = []
         for split in (VALIDATION, TEST):
             chosen = self.shard.split == split
-            counts += _counts(out[chosen], self.y[chosen])
+            counts += score.hits_and_tries(out[chosen], self.y[chosen])
         summed = self._sum(counts)
         val, test = (hits / max(1.0, tries) for hits, tries in (summed[:2], summed[2:]))
         return {"val_score": val, "test_score": test}
@@ -139,11 +228,3 @@ class _Run:
     def _sum(self, values: list[float]) -> list[float]:
         told = torch.tensor(values, dtype=torch.float64)
         return [float(value) for value in self.door.all_reduce(told, channel="scores").wait()]
-
-
-def _counts(out: Tensor, y: Tensor) -> list[float]:
-    """Hits and tries, whose ratio is the score."""
-    if y.ndim == 1:
-        return [float((out.argmax(1) == y).sum()), float(len(y))]
-    said, right = out > 0, y > 0
-    return [2 * float((said & right).sum()), float(said.sum() + right.sum())]

@@ -4,7 +4,6 @@ Written beside its place and renamed into it. The manifest carries its own check
 truncated or swapped file is an error that names it.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -36,6 +35,7 @@ class Manifest:
     settings: Mapping[str, Any]  # how it was partitioned, and from what
     report: Mapping[str, Any]  # how good the partition is
     parts: tuple[Mapping[str, Any], ...]
+    checksum: str
 
 
 def is_shard_folder(path: Path) -> bool:
@@ -81,7 +81,7 @@ def write_shards(
                 "num_edges": len(shard.indices),
                 "first_ids": shard.original_ids[:1].tolist(),
             }
-            parts.append({"file": path.name, "sha256": _digest(path), **numbers, **sizes})
+            parts.append({"file": path.name, "sha256": artifacts.digest(path), **numbers, **sizes})
         if not parts:
             raise GraphError("no shards to write")
         content = {
@@ -95,8 +95,7 @@ def write_shards(
             "report": dict(report()),
             "parts": parts,
         }
-        content = json.loads(json.dumps(content))  # as it will be read: the checksum is of that
-        artifacts.write_json(new / MANIFEST, {**content, "checksum": _checksum(content)})
+        artifacts.write_sealed(new / MANIFEST, content)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -104,18 +103,9 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         raise GraphError(f"{folder}: no {MANIFEST}; give a folder that `thinwire partition` wrote")
     try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise GraphError(f"{path}: not sound JSON ({error}); partition again") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise GraphError(f"{path}: this is no manifest of {FORMAT}")
-    if content.get("version") != VERSION:
-        raise GraphError(
-            f"{path}: format version {content.get('version')}, this thinwire reads {VERSION}; partition again"
-        )
-    checksum = content.pop("checksum", None)
-    if checksum != _checksum(content):
-        raise GraphError(f"{path}: does not match its own checksum; it was changed or damaged; partition again")
+        content = artifacts.read_sealed(path, FORMAT, VERSION)
+    except ValueError as error:
+        raise GraphError(f"{error}; partition again") from error
     return Manifest(
         folder=folder,
         num_parts=content["num_parts"],
@@ -125,6 +115,7 @@ def read_manifest(folder: Path) -> Manifest:
         settings=content["settings"],
         report=content["report"],
         parts=tuple(content["parts"]),
+        checksum=content["checksum"],
     )
 
 
@@ -137,7 +128,7 @@ def read_shard(folder: Path, part: int, *, verify: bool = True) -> Shard:
     path = folder / entry["file"]
     if not path.is_file():
         raise GraphError(f"{path} is missing; copy it again, or partition again")
-    if verify and _digest(path) != entry["sha256"]:
+    if verify and artifacts.digest(path) != entry["sha256"]:
         raise GraphError(f"{path}: does not match its checksum in {MANIFEST}; copy it again, or partition again")
     try:
         tensors = load_file(path)
@@ -175,12 +166,3 @@ def _check_sizes(shard: Shard, entry: Mapping[str, Any]) -> None:
 
 def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

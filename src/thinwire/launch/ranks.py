@@ -7,6 +7,7 @@ rank outlives its launcher.
 import ctypes
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -36,6 +37,9 @@ class RankFailed(RuntimeError):
         super().__init__(f"rank {rank} of {world_size} failed: {how}")
         self.rank = rank
         self.how = how
+        # One of our own errors explains itself: what it says, without the way there.
+        own = list(re.finditer(r"^thinwire\.[\w.]+: ", how, flags=re.MULTILINE))
+        self.reason = how[own[-1].end() :].strip() if own else None
 
 
 class _Context(Protocol):

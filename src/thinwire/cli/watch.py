@@ -1,0 +1,60 @@
+"""Follow a run by its events: a bar on a terminal; elsewhere a line now and then."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from thinwire.cli import progress, tables
+
+LOOK_S = 0.2
+# So many lines where there is no terminal.
+LINES = 10
+
+
+@contextmanager
+def watched(events: Path, what: str, epochs: int, console: Console) -> Iterator[None]:
+    """While inside, epochs are told as they are written to `events`."""
+    if console.quiet:
+        yield
+        return
+    over = threading.Event()
+    told_before = set(_lines(events))  # of a run that goes on
+    with progress.bar(f"{what}: starting") as told:
+        watcher = threading.Thread(target=_watch, args=(events, told_before, epochs, over, console, told))
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+
+def _watch(
+    events: Path,
+    seen: set[str],
+    epochs: int,
+    over: threading.Event,
+    console: Console,
+    told: Callable[[float, str], None],
+) -> None:
+    last = False
+    while not last:
+        last = over.wait(LOOK_S)
+        for line in _lines(events):
+            if line in seen:
+                continue
+            seen.add(line)
+            row = json.loads(line)
+            shown = tables.epoch_line(row, epochs)
+            told((row["epoch"] + 1) / epochs, shown)
+            if not console.is_terminal and (row["epoch"] + 1) % max(1, epochs // LINES) == 0:
+                console.print(shown, highlight=False)
+
+
+def _lines(events: Path) -> list[str]:
+    """Whole ones only."""
+    return events.read_text().rpartition("\n")[0].splitlines() if events.exists() else []

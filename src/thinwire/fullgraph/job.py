@@ -1,0 +1,38 @@
+"""Everything that a run of `thinwire train` depends on, known to all ranks alike."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from thinwire.fullgraph.plan import Plan
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train, how, and where to keep it."""
+
+    plan: Plan
+    data: str
+    shards: str = ""  # a folder; where empty, the first rank of each machine partitions `data`
+    model: str = "sage"
+    layers: int = 3
+    hidden: int = 128
+    dropout: float = 0.0
+    norm: str = "layer"
+    lr: float = 0.01
+    epochs: int = 60
+    evaluate_every: int = 5
+    events: str = ""  # a file to append to; none where empty
+    out: str = ""  # a folder for checkpoints and predictions; none where empty
+    checkpoint_every: int = 10
+    resume: bool = False
+    resume_epoch: int | None = None  # epochs done by then; None is the last one
+
+    @property
+    def checkpoints(self) -> Path:
+        return Path(self.out) / "checkpoints"
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a run to go on: all but where it is kept, how long it lasts and how it is seen."""
+        free = ("data", "shards", "epochs", "evaluate_every", "events", "out", "checkpoint_every", "resume")
+        return {name: value for name, value in asdict(self).items() if name not in (*free, "resume_epoch")}

@@ -1,0 +1,44 @@
+"""A rank's part of the graph: read from a folder of shards, or from one that its machine's first rank makes."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from thinwire import graphs
+from thinwire.fullgraph.job import Job
+from thinwire.graphs import Manifest, Shard
+from thinwire.launch import Member
+
+# Partitioning a large graph takes its time, and the launcher ends us if the rank that does it dies.
+PATIENCE = timedelta(hours=6)
+
+
+@contextmanager
+def own_shard(member: Member, job: Job) -> Iterator[tuple[Shard, Manifest]]:
+    """The shard, and what is known of all of them."""
+    with ExitStack() as stack:
+        folder = Path(job.shards) if job.shards else _made_here(member, job, stack)
+        manifest = graphs.read_manifest(folder)
+        if manifest.num_parts != member.world_size:
+            raise graphs.GraphError(f"{folder} has {manifest.num_parts} parts, this run {member.world_size} ranks")
+        yield graphs.read_shard(folder, member.rank), manifest
+
+
+def _made_here(member: Member, job: Job, stack: ExitStack) -> Path:
+    """Each machine makes them for itself: the same graph and seed give the same shards."""
+    key = f"shards/{os.environ.get('GROUP_RANK', '0')}"
+    if member.seat.local_rank != 0:
+        member.store.wait([key], PATIENCE)
+        return Path(member.store.get(key).decode())
+    kept = Path(job.out) / "shards" if job.out else None
+    if kept is not None and graphs.is_shard_folder(kept):
+        folder = kept
+    else:
+        own = kept or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="thinwire-train-"))) / "shards"
+        graphs.prepare(job.data, graphs.Settings(member.world_size, seed=job.plan.seed), own)
+        folder = own
+    member.store.set(key, str(folder))
+    return folder

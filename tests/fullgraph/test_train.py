@@ -1,0 +1,193 @@
+"""`thinwire train` as users run it: kept, killed, resumed, damaged, diverged, joined."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.dist.test_lab import needs_lab
+from thinwire import graphs
+from thinwire.fullgraph import Plan
+from thinwire.fullgraph.checkpoint import CheckpointError, choose
+from thinwire.fullgraph.job import Job
+from thinwire.fullgraph.saved import expect_same_run
+from thinwire.launch import Lab, lab
+
+DATA = "synthetic:nodes=1500,classes=4,noise=2,label_noise=0"
+WORDS = ["train", "--data", DATA, "--hidden", "32", "--dropout", "0.3", "--norm", "batch", "--checkpoint-every", "4"]
+EPOCHS = 40
+
+
+def thinwire(*words: str, epochs: int = EPOCHS) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "thinwire", *WORDS, "--epochs", str(epochs), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
+def result(*words: str, into: Path, epochs: int = EPOCHS) -> dict[str, Any]:
+    done = thinwire(*words, "--json", str(into), epochs=epochs)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(into.read_text()))
+
+
+def epochs_of(out: Path) -> list[int]:
+    events = out / "events.jsonl"
+    return [json.loads(line)["epoch"] for line in events.read_text().splitlines()] if events.exists() else []
+
+
+def ranks_of(launcher: int) -> list[int]:
+    """Process ids of the ranks it has spawned; its resource tracker is none."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    return [int(pid) for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A run that nothing befell."""
+    folder = tmp_path_factory.mktemp("whole")
+    return result("--method", "sylvie", "--out", str(folder / "run"), into=folder / "result.json") | {"folder": folder}
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_killed_and_resumed_the_losses_are_the_same_bits(tmp_path: Path, whole: dict[str, Any], victim: int) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "thinwire", *WORDS, "--epochs", "400", "--method", "sylvie", "--out", str(out)]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        end = time.monotonic() + 60
+        while len(epochs_of(out)) < 14 + 5 * victim:
+            assert time.monotonic() < end
+            assert running.poll() is None
+            time.sleep(0.01)
+        os.kill(ranks_of(running.pid)[victim], signal.SIGKILL)
+        _, said = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 2
+    assert "SIGKILL" in said
+    assert len(epochs_of(out)) < EPOCHS
+    found = result("--method", "sylvie", "--out", str(out), "--resume", into=tmp_path / "result.json")
+    assert found["losses"] == whole["losses"]
+    assert epochs_of(out) == list(range(EPOCHS))
+    assert found["test_score"] == whole["test_score"]
+    assert not list(out.rglob(".*"))
+
+
+def test_what_is_kept(whole: dict[str, Any]) -> None:
+    out = whole["folder"] / "run"
+    plan = json.loads((out / "plan.json").read_text())
+    assert plan["plan"]["method"] == "sylvie"
+    once, *later = plan["messages"]
+    assert (once["sends"], once["once"]) == (64, True)
+    assert [row["sends"] for row in later] == [32, 4]  # the last layer sends what comes out of its map
+    # The plan says what the door counts, and so what is saved.
+    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    halo_rows = once["forward_bytes"] / (4 * 64)
+    saved = 2 * halo_rows * 4 * (32 + 4) - sum(row["forward_bytes"] + row["backward_bytes"] for row in later)
+    assert events[-1]["float32_bytes"] - events[-1]["bytes"] == saved
+    label = np.load(out / "predictions.npz", allow_pickle=False)["label"]
+    graph = graphs.load(DATA)
+    right = label == graph.y
+    assert float(right[graph.split == graphs.TEST].mean()) == pytest.approx(whole["test_score"])
+    assert whole["test_score"] > 0.8
+
+
+def test_damage_is_named_and_the_one_before_is_offered(tmp_path: Path, whole: dict[str, Any]) -> None:
+    out = tmp_path / "run"
+    before = result("--method", "sylvie", "--out", str(out), into=tmp_path / "first.json", epochs=20)
+    last = out / "checkpoints" / "epoch-000020.rank-1-of-2.safetensors"
+    content = bytearray(last.read_bytes())
+    content[len(content) // 2] ^= 1
+    last.write_bytes(content)
+    words = ["--method", "sylvie", "--out", str(out), "--resume"]
+    refused = thinwire(*words)
+    assert refused.returncode == 2
+    assert f"{last}: does not match its checksum" in refused.stderr
+    assert "--resume-epoch 16 goes on from there" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    found = result(*words, "--resume-epoch", "16", into=tmp_path / "second.json")
+    assert found["losses"][:20] == before["losses"]
+    assert found["losses"] == whole["losses"]
+    # Weights go on at another number of ranks; messages start afresh.
+    more = result(*words, "--workers", "3", into=tmp_path / "third.json", epochs=EPOCHS + 5)
+    assert more["losses"][:EPOCHS] == whole["losses"]
+    assert more["workers"] == 3
+    assert max(more["losses"][EPOCHS:]) < 2 * whole["losses"][-1]
+
+
+def test_only_the_same_run_goes_on() -> None:
+    job = Job(Plan("sylvie"), "data")
+    then = {"job": job.identity(), "world_size": 2, "data": "a"}
+    expect_same_run(then, {**then, "job": replace(job, epochs=9, out="x", resume=True).identity()})
+    expect_same_run(then, {**then, "world_size": 3, "data": "b"})
+    for now, told in [
+        ({**then, "job": replace(job, plan=Plan("exact")).identity()}, r"method sylvie \(now exact\)"),
+        ({**then, "job": replace(job, lr=0.1).identity()}, r"lr 0.01 \(now 0.1\)"),
+        ({**then, "data": "b"}, "other shards"),
+    ]:
+        with pytest.raises(CheckpointError, match=told):
+            expect_same_run(then, now)
+    with pytest.raises(CheckpointError, match="no checkpoint after epoch 3 that all ranks have; there are those after"):
+        choose([[4, 8, 12], [4, 8]], 3)
+    with pytest.raises(CheckpointError, match="no checkpoint that all ranks have; there is none"):
+        choose([[4], []], None)
+    assert choose([[4, 8, 12], [4, 8]], None) == 8
+
+
+def test_mistakes_about_folders(tmp_path: Path, whole: dict[str, Any]) -> None:
+    for words, told in [
+        (["--out", str(whole["folder"] / "run")], "is not empty; give --resume"),
+        (["--resume"], "say which folder"),
+        (["--resume", "--out", str(tmp_path / "none")], "has no checkpoints"),
+        (["--dropout", "1"], "--dropout is 1.0; give 0 or more, below 1"),
+    ]:
+        done = thinwire(*words)
+        assert done.returncode == 2
+        assert told in done.stderr
+
+
+def test_a_run_that_diverges_says_where(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["--norm", "none", "--checkpoint-every", "1", "--lr", "1e18", "--out", str(out)]
+    done = thinwire(*words)
+    assert done.returncode == 2
+    assert "convs." in done.stderr
+    assert "'s message can't be sent in epoch 2" in done.stderr
+    assert "is not finite" in done.stderr
+    assert "the checkpoint after epoch 1 stays" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (out / "checkpoints" / "epoch-000001.rank-0-of-2.json").exists()
+    alone = thinwire("--workers", "1", "--norm", "none", "--lr", "1e18")  # sends no messages
+    assert alone.returncode == 2
+    assert "the loss is nan at epoch 2, by rank 0" in alone.stderr
+
+
+@needs_lab
+def test_torchrun_trains_across_two_hosts_like_our_own_ranks(tmp_path: Path) -> None:
+    target = tmp_path / "result.json"
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
+    words = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", lab.address(0), "--master-port", "29500"]
+    train = [*WORDS, "--epochs", "10", "--json", str(target)]
+    with Lab(2) as hosts:
+        nodes = []
+        for node, namespace in enumerate(hosts.namespaces):
+            enter = ["ip", "netns", "exec", namespace, sys.executable, "-m", "torch.distributed.run"]
+            command = [*enter, "--node-rank", str(node), *words, "-m", "thinwire", *train]
+            nodes.append(
+                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+            )
+        said = [node.communicate(timeout=100) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    assert "test score" in said[0][0]
+    assert "test score" not in said[1][0]  # the first one tells
+    found = json.loads(target.read_text())
+    assert found["workers"] == 2
+    own = result(into=tmp_path / "own.json", epochs=10)
+    assert found["losses"] == own["losses"]
