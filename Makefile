@@ -1,13 +1,17 @@
-# make demo | test | test-slow | check | format | clean. Each does its own set-up; a second run reinstalls nothing.
+# make demo | test | test-slow | bench | check | format | clean. Each does its own set-up; a second run reinstalls nothing.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 
-.PHONY: demo test test-slow check format clean
+.PHONY: demo test test-slow bench check format clean
 
 demo: $(READY)
-	$(BIN)/thinwire bench codec
+	$(BIN)/thinwire train --method sylvie --against exact
+
+# Long, and alone on the machine: full-graph training on emulated hosts (root, iproute2).
+bench: $(READY)
+	for case in benchmarks/cases/fullgraph-*.toml; do $(BIN)/thinwire bench $$case --save || exit 1; done
 
 test: $(READY)
 	$(BIN)/python -m pytest

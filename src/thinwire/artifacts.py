@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -118,7 +119,7 @@ def new_folder(path: Path, known: Callable[[str], bool]) -> Iterator[Path]:
     path = check_folder(path, known)
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.{os.getpid()}."))
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.{os.getpid()}.{socket.gethostname()}."))
     try:
         yield temporary
         umask = os.umask(0)
@@ -140,7 +141,9 @@ def new_folder(path: Path, known: Callable[[str], bool]) -> Iterator[Path]:
 def _sweep(path: Path) -> None:
     """Remove what killed processes left half done beside it."""
     for left in path.parent.glob(f".{path.name}.*"):
-        owner = left.name.removeprefix(f".{path.name}.").partition(".")[0]
+        owner, _, host = left.name.removeprefix(f".{path.name}.").partition(".")
+        if not host.startswith(f"{socket.gethostname()}."):  # another machine's, on a disk that both see
+            continue
         if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
             shutil.rmtree(left, ignore_errors=True)
 

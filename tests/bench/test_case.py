@@ -105,3 +105,41 @@ def test_codecs_by_name(spec: str, shown: str) -> None:
 def test_unknown_codecs_are_refused(spec: str) -> None:
     with pytest.raises(ValueError, match=f"codec '{spec}'"):
         parse_codec(spec)
+
+
+def test_whole_runs_are_compared_with_exact_of_the_same_model() -> None:
+    names = ("exact --model sage", "sylvie --model sage", "exact --model gcn", "sylvie --model gcn")
+    case = Case("c", "training", names, hosts=2)
+
+    def run(method: str, repeat: int, score: float, curve: list[list[float | None]]) -> dict[str, object]:
+        line = {"method": method, "repeat": repeat, "seconds": 9.0, "exposed_s": 1.0, "bytes": 10}
+        return line | {"test_score": score, "val_score": curve[-1][1], "curve": curve}
+
+    steps = [
+        run(names[0], 0, 0.5, [[1.0, None], [2.0, 0.6]]),
+        run(names[1], 0, 0.4, [[1.0, 0.5], [1.5, 0.7]]),
+        run(names[2], 0, 0.9, [[1.0, 0.8], [2.0, 0.9]]),
+        run(names[3], 0, 0.8, [[1.0, 0.7], [2.0, 0.8]]),
+    ]
+    exact, sylvie, gcn, never = (row.more or {} for row in harness.summarise(case, steps))
+    assert (exact["to_score_s"], exact["points_to_exact"]) == (2.0, 0.0)
+    assert sylvie["to_score_s"] == 1.5
+    assert sylvie["points_to_exact"] == pytest.approx(-10)
+    assert gcn["to_score_s"] == 2.0
+    assert (never["to_score_s"], never["reached"]) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("magic", "method is 'magic'"),
+        ("sylvie --colour 3", "there is no --colour; give some of"),
+        ("sylvie --bits one", "--bits one; give int"),
+        ("sylvie --bits", "--bits has no value"),
+    ],
+)
+def test_methods_of_full_graph_cases_are_options_of_train(method: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        harness.check(Case("c", "fullgraph", (method,), hosts=2))
+    with pytest.raises(ValueError, match=r"settings\.height is not known"):
+        harness.check(Case("c", "fullgraph", ("exact",), hosts=2, settings={"height": 3}))

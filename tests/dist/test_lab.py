@@ -283,3 +283,18 @@ def test_rates_and_hosts_are_checked() -> None:
         Lab(3, rates=["1gbit", "1gbit"])
 
 
+
+
+@needs_lab
+def test_methods_of_training_side_by_side_and_the_limit() -> None:
+    settings = {"data": "synthetic:nodes=2000", "hidden": 128, "turn": 2}
+    names = ("exact", "sylvie --staleness 0", "free")
+    result = harness.run(Case("small", "fullgraph", names, hosts=2, rate="20mbit", repeats=1, settings=settings))
+    assert result.failed is None
+    exact, thin, free = result.rows
+    assert exact.channels["convs.1.forward"] / thin.channels["convs.1.forward"] == pytest.approx(25.6)
+    assert exact.limit_ratio is not None
+    assert exact.limit_ratio > 2
+    assert free.limit_ratio == 1
+    assert free.bytes < 1000  # ranks wait for each other, and nothing else
+    assert thin.ratio > 2

@@ -1,6 +1,7 @@
 """What ranks run: models of PyG layers, trained on shards; importable, since ranks are spawned."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -27,7 +28,9 @@ class Case:
 
     data: str
     kind: str
-    more: str = ""  # "weight", "features": what goes along with edges; "dropout"
+    # "weight", "features": what goes along with edges; "loops": loops and duplicates among them; "dropout"; "apart":
+    # the first rank has all training nodes
+    more: str = ""
     epochs: int = 20
     plan: Plan = EXACT
     lr: float = 0.0  # 0: the kind's own
@@ -87,6 +90,8 @@ def layer(kind: str, a: int, b: int) -> nn.Module:
         "gcn-bare": lambda: pyg.GCNConv(a, b, normalize=False),
         "gin": lambda: pyg.GINConv(mlp, train_eps=True),
         "gine": lambda: pyg.GINEConv(mlp, edge_dim=EDGE_FEATURES),
+        "gin-mean": lambda: pyg.GINConv(mlp, aggr="mean"),
+        "gen": lambda: pyg.GENConv(a, b),
         "graph": lambda: pyg.GraphConv(a, b),
         "gat": lambda: pyg.GATConv(a, b),
         "gat-edges": lambda: pyg.GATConv(a, b, edge_dim=EDGE_FEATURES),
@@ -115,14 +120,17 @@ def train(
     return torch.stack(losses)
 
 
-def in_one(case: Case) -> tuple[Tensor, dict[str, Tensor]]:
-    """PyG's own layers on the whole graph."""
+def in_one(case: Case) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """PyG's own layers on the whole graph: losses, weights, what it says of each node."""
     graph = load(case)
     model = build(case, graph.x.shape[1], graph.num_classes)
     edges = {"edge_index": torch.from_numpy(graph.edge_index).long()} | along(case, graph.edge_weight, graph.edge_attr)
     x, y = torch.from_numpy(graph.x).float(), torch.from_numpy(graph.y).long()
     used = torch.from_numpy(graph.split == 0)
-    return train(model, x, y, used, int(used.sum()), edges, case), dict(model.state_dict())
+    losses = train(model, x, y, used, int(used.sum()), edges, case)
+    model.eval()
+    with torch.no_grad():
+        return losses, dict(model.state_dict()), model(x, **edges)
 
 
 @dataclass
@@ -136,6 +144,7 @@ class Result:
     halo_rows: int
     send_rows: int
     logits: Tensor
+    nodes: Tensor  # whose they are
 
 
 def on_shards(member: Member, cases: Sequence[Case]) -> list[Result]:
@@ -164,18 +173,25 @@ def _on_shards(door: Door, case: Case) -> Result:
         halo_rows=shard.num_halo,
         send_rows=len(shard.send_rows),
         logits=logits,
+        nodes=shard.original_ids,
     )
 
 
 def shard_of(case: Case, rank: int, num_parts: int) -> tuple[graphs.Shard, graphs.Graph]:
     graph = load(case)
     part = np.random.default_rng(1).integers(0, num_parts, graph.num_nodes).astype(np.int32)
+    if "apart" in case.more:
+        part = np.where(graph.split == graphs.TRAIN, 0, np.arange(graph.num_nodes) % num_parts).astype(np.int32)
     return list(graphs.split(graph, part, num_parts))[rank], graph
 
 
 def load(case: Case) -> graphs.Graph:
     graph = graphs.load(case.data)
     randomness = np.random.default_rng(2)
+    if "loops" in case.more:
+        own = np.arange(0, graph.num_nodes, 3)
+        more = np.concatenate((graph.edge_index, graph.edge_index[:, :200], np.stack((own, own))), axis=1)
+        graph = replace(graph, edge_index=more)
     if "weight" in case.more:
         graph = replace(graph, edge_weight=randomness.uniform(0.5, 2, graph.num_edges).astype(np.float32))
     if "features" in case.more or case.kind == "own":
@@ -239,6 +255,8 @@ def refused(member: Member, data: str) -> dict[str, str]:
     bad: dict[str, Callable[[], nn.Module]] = {
         "hops": lambda: Bad(pyg.TAGConv(12, 4)),
         "own": lambda: Bad(TwoHops()),
+        "flow": lambda: Bad(pyg.SAGEConv(12, 4, flow="target_to_source")),
+        "aggr": lambda: Bad(pyg.GCNConv(12, 4, aggr="max")),
         "norm": lambda: nn.ModuleList([pyg.SAGEConv(12, 4), pyg.GraphNorm(4)]),
         "none": lambda: nn.Linear(12, 4),
         "lazy": lambda: Bad(pyg.SAGEConv(-1, 4)),
@@ -247,11 +265,67 @@ def refused(member: Member, data: str) -> dict[str, str]:
         "rows": lambda: Bad(pyg.SAGEConv(12, 4), "rows"),
     }
     shard, _ = shard_of(Case(data, "sage"), member.rank, member.world_size)
-    said = {}
+    x = shard.x.float()
+    said: dict[str, str] = {}
     with Door(member.store) as door:
         for name, make in bad.items():
-            try:
-                distribute(make(), shard, door)(shard.x.float(), shard.edge_index)
-            except Unsupported as error:
-                said[name] = str(error)
+            with told(said, name):
+                distribute(make(), shard, door)(x, shard.edge_index)
+        model = distribute(Bad(pyg.SAGEConv(12, 4)), shard, door)
+        with told(said, "half"):
+            model(x.half(), shard.edge_index)
+        with told(said, "itself"):
+            model.conv(x, shard.edge_index)  # type: ignore[operator]
+        with told(said, "twice"):
+            distribute(model, shard, door)
     return said
+
+
+@contextmanager
+def told(said: dict[str, str], name: str) -> Iterator[None]:
+    try:
+        yield
+    except (Unsupported, ValueError) as error:
+        said[name] = str(error)
+
+
+def gradients(member: Member, data: str) -> dict[str, Tensor]:
+    """Of one pass, of two passes that add up, and of one in evaluation mode, where messages are exact."""
+    case = Case(data, "sage", plan=Plan("sylvie", bits=8, staleness=0))
+    shard, graph = shard_of(case, member.rank, member.world_size)
+    x, y, used = shard.x.float(), shard.y.long(), shard.split == 0
+    found = {}
+    with Door(member.store) as door:
+        model = distribute(build(case, graph.x.shape[1], graph.num_classes), shard, door, case.plan)
+        model.unused = nn.Parameter(torch.ones(2))
+
+        def backward() -> Tensor:
+            loss = functional.cross_entropy(model(x, None)[used], y[used], reduction="sum") / shard.num_train
+            loss.backward()
+            return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]).clone()
+
+        model.eval()
+        found["eval"] = backward()
+        model.zero_grad()
+        model.train()
+        model.places.clock.epoch = -1  # type: ignore[union-attr]
+        found["once"] = backward()
+        model.places.clock.epoch = -1  # type: ignore[union-attr]
+        found["twice"] = backward()
+    return found
+
+
+def weights_that_change(member: Member, data: str) -> tuple[Tensor, Tensor]:
+    """Rows of a layer that is given other edge weights in a second pass; and what they should be."""
+    shard, graph = shard_of(Case(data, "graph", "weight"), member.rank, member.world_size)
+    torch.manual_seed(1)
+    conv = pyg.GraphConv(graph.x.shape[1], 4)
+    x, edge_index = torch.from_numpy(graph.x).float(), torch.from_numpy(graph.edge_index).long()
+    assert graph.edge_weight is not None
+    assert shard.edge_weight is not None
+    whole = conv(x, edge_index, 2 * torch.from_numpy(graph.edge_weight)).detach()[shard.original_ids]
+    with Door(member.store) as door:
+        model = distribute(pyg.Sequential("x, e, w", [(conv, "x, e, w -> x")]), shard, door)
+        own = shard.x.float()
+        model(own, None, shard.edge_weight)
+        return model(own, None, 2 * shard.edge_weight).detach(), whole

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import socket
 import subprocess
 import zipfile
 from collections.abc import Iterator
@@ -107,11 +108,15 @@ def test_without_an_exchange_of_names_it_works_too(folder: Path, monkeypatch: py
 def test_what_a_killed_writer_left_is_swept(folder: Path) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
-    left = folder.parent / f".shards.{ended.pid}.abc"
-    left.mkdir()
-    (left / "part0.safetensors").touch()
+    left, elsewhere = (
+        folder.parent / f".shards.{ended.pid}.{host}.abc" for host in (socket.gethostname(), "another-machine")
+    )
+    for half_written in (left, elsewhere):
+        half_written.mkdir()
+        (half_written / "part0.safetensors").touch()
     write_shards(folder, shards_of(load(NAMES), 2))
     assert not left.exists()
+    assert elsewhere.exists()  # its process may well be alive, over there
 
 
 def test_a_swapped_file_is_found_even_unverified(folder: Path) -> None:

@@ -1,11 +1,13 @@
 """Workload `exchange`: every rank sends its rows to every other through a codec. Methods are codecs: uniform:1, ..."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from thinwire.bench.case import Case
 from thinwire.codecs import seed_from
 from thinwire.codecs.spec import parse_codec
 from thinwire.links import Door
@@ -25,13 +27,21 @@ def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
             raise ValueError(f"settings.{name} is {value!r}; give a whole number, 1 or more")
 
 
-def prepare(door: Door, settings: Mapping[str, Any], seed: int) -> Tensor:
+def set_up(case: Case, folder: Path) -> None:
+    """Nothing: ranks make their own rows."""
+
+
+def prepare(door: Door, case: Case, folder: Path) -> Tensor:
     """The rows, made before any clock runs."""
-    shape = (settings.get("rows", 1000), settings.get("width", 256))
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed_from(seed, door.rank)))
+    shape = (case.settings.get("rows", 1000), case.settings.get("width", 256))
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed_from(case.seed, door.rank)))
 
 
-def step(door: Door, method: str, x_ND: Tensor, seed: int) -> None:
+def units(method: str, settings: Mapping[str, Any]) -> int:
+    return 1
+
+
+def step(door: Door, method: str, x_ND: Tensor, case: Case, seed: int) -> dict[str, Any]:
     """Encode, exchange, decode: once."""
     codec = parse_codec(method)
     n, me = door.world_size, door.rank
@@ -44,3 +54,4 @@ def step(door: Door, method: str, x_ND: Tensor, seed: int) -> None:
     for peer, data in enumerate(door.all_to_all(parts, sizes, channel="exchange").wait()):
         if peer != me:
             codec.decode(data, x_ND.shape, seed=seed_from(seed, me))
+    return {}

@@ -9,20 +9,32 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from thinwire.bench import exchange
+from thinwire.bench import exchange, fullgraph, methods, training
 from thinwire.bench.case import Case
 from thinwire.launch import Lab, LabUnavailable, Member, RankFailed
 from thinwire.links import Door
 
-WORKLOADS = {"exchange": exchange}
+
+class Workload(Protocol):
+    """What a case runs: a module with these functions."""
+
+    def check(self, methods: tuple[str, ...], settings: Mapping[str, Any], /) -> None: ...
+    def set_up(self, case: Case, folder: Path, /) -> None: ...  # once, before there are ranks
+    def prepare(self, door: Door, case: Case, folder: Path, /) -> Any: ...  # on each rank, before any clock runs
+    def units(self, method: str, settings: Mapping[str, Any], /) -> int: ...  # what seconds and bytes are divided by
+    def step(self, door: Door, method: str, prepared: Any, case: Case, seed: int, /) -> dict[str, Any]: ...
+
+
+WORKLOADS: dict[str, Workload] = {"exchange": exchange, "fullgraph": fullgraph, "training": training}
 LOOK_S = 0.2
+EVENTS = "events.jsonl"
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,9 @@ class MethodRow:
     bytes: int
     exposed_share: float
     repeats: int
+    channels: dict[str, int]  # bytes by channel
+    limit_ratio: float | None = None  # seconds over those of `free`
+    more: dict[str, Any] | None = None  # what the workload adds
 
 
 @dataclass(frozen=True)
@@ -50,7 +65,11 @@ class CaseResult:
     def to_json(self) -> dict[str, Any]:
         case = asdict(self.case)
         rate = list(self.case.rates) or self.case.rate
-        rows = [asdict(row) for row in self.rows]
+        rows = []
+        for row in self.rows:
+            content = asdict(row)
+            more = content.pop("more") or {}
+            rows.append({name: value for name, value in (content | more).items() if value is not None})
         return {"case": case.pop("name"), **case, "rate": rate, "rows": rows, "failed": self.failed}
 
 
@@ -65,15 +84,17 @@ def run(case: Case, *, on_progress: Callable[[float, str], None] = lambda share,
     """Run it in a lab of its own."""
     check(case)
     with tempfile.TemporaryDirectory(prefix="thinwire-bench-") as folder:
-        events = Path(folder) / "events.jsonl"
+        events = Path(folder) / EVENTS
         events.touch()
         over = threading.Event()
         watcher = threading.Thread(target=_watch, args=(events, case, over, on_progress))
         watcher.start()
         failed = None
         try:
+            on_progress(0.0, "setting up")
+            WORKLOADS[case.workload].set_up(case, Path(folder))
             with Lab(case.hosts, rate=case.rate, rates=case.rates or None) as lab:
-                lab.run(_rank, case, str(events), ranks_per_host=case.ranks_per_host)
+                lab.run(_rank, case, str(folder), ranks_per_host=case.ranks_per_host)
         except RankFailed as error:
             failed = str(error)
         except LabUnavailable as error:
@@ -86,53 +107,62 @@ def run(case: Case, *, on_progress: Callable[[float, str], None] = lambda share,
 
 def summarise(case: Case, steps: list[dict[str, Any]]) -> list[MethodRow]:
     """Steps to rows. Pure; methods without a step are left out."""
-    rows: list[MethodRow] = []
-    first = None
-    for method in case.methods:
-        own = [step for step in steps if step["method"] == method and step["repeat"] >= 0]
-        if not own:
-            continue
-        seconds = [step["seconds"] for step in own]
-        median = statistics.median(seconds)
-        if method == case.methods[0]:
-            first = median
+    kept = [step for step in steps if step["repeat"] >= 0]
+    by_method = {method: [step for step in kept if step["method"] == method] for method in case.methods}
+    medians = {method: statistics.median(step["seconds"] for step in own) for method, own in by_method.items() if own}
+    first, free = medians.get(case.methods[0]), medians.get(methods.FREE)
+    summary = getattr(WORKLOADS.get(case.workload), "summary", None)
+    rows = []
+    for method, median in medians.items():
+        own = by_method[method]
         rows.append(
             MethodRow(
                 method=method,
                 seconds_median=median,
-                seconds_low=min(seconds),
-                seconds_high=max(seconds),
+                seconds_low=min(step["seconds"] for step in own),
+                seconds_high=max(step["seconds"] for step in own),
                 ratio=first / median if first else float("nan"),
                 bytes=own[-1]["bytes"],
                 exposed_share=statistics.median(step["exposed_s"] / step["seconds"] for step in own),
                 repeats=len(own),
+                channels=own[-1].get("channels", {}),
+                limit_ratio=median / free if free else None,
+                more=summary(case, method, by_method) if summary else None,
             )
         )
     return rows
 
 
-def _rank(member: Member, case: Case, events: str) -> None:
+def _rank(member: Member, case: Case, folder: str) -> None:
     workload = WORKLOADS[case.workload]
     with Door(member.store) as door:
-        prepared = workload.prepare(door, case.settings, case.seed)
-        # Repeat -1 warms up connections and code, and is not kept.
-        for repeat in range(-1, case.repeats):
+        prepared = workload.prepare(door, case, Path(folder))
+        # Repeat -1 warms up connections and code, and is not kept. Whole runs need none.
+        for repeat in range(0 if case.workload == "training" else -1, case.repeats):
             for method in case.methods:
-                door.step = repeat
-                _tell(door, [0.0, 0.0, 0.0])  # all start together
-                door.books.take()
-                start = time.perf_counter()
-                workload.step(door, method, prepared, case.seed + repeat + 1)
-                seconds = time.perf_counter() - start
-                books = door.books.take().values()
-                own = [seconds, sum(book.exposed_s for book in books), float(sum(book.bytes_sent for book in books))]
-                told = _tell(door, own)
+                line = _step(door, workload, method, prepared, case, repeat)
                 if member.rank == 0:
-                    slowest = max(told)
-                    line = {"method": method, "repeat": repeat, "seconds": slowest[0], "exposed_s": slowest[1]}
-                    line["bytes"] = int(sum(each[2] for each in told))
-                    with Path(events).open("a") as file:
+                    with (Path(folder) / EVENTS).open("a") as file:
                         file.write(json.dumps(line) + "\n")
+
+
+def _step(door: Door, workload: Workload, method: str, prepared: Any, case: Case, repeat: int) -> dict[str, Any]:
+    """One turn of a method; seconds of the slowest rank, bytes of all."""
+    door.step = repeat
+    _tell(door, [0.0])  # all start together
+    door.books.take()
+    start = time.perf_counter()
+    facts = workload.step(door, method, prepared, case, case.seed + repeat + 1)
+    seconds = time.perf_counter() - start
+    books = door.books.take()
+    names = sorted(books)
+    own = [seconds, sum(book.exposed_s for book in books.values()), *(float(books[name].bytes_sent) for name in names)]
+    told = _tell(door, own)
+    units = workload.units(method, case.settings)
+    slowest = max(told)
+    channels = {name: int(sum(each[2 + place] for each in told) / units) for place, name in enumerate(names)}
+    line = {"method": method, "repeat": repeat, "seconds": slowest[0] / units, "exposed_s": slowest[1] / units}
+    return line | {"bytes": sum(channels.values()), "channels": channels} | facts
 
 
 def _tell(door: Door, values: list[float]) -> list[list[float]]:
@@ -142,7 +172,8 @@ def _tell(door: Door, values: list[float]) -> list[list[float]]:
 
 
 def _watch(events: Path, case: Case, over: threading.Event, on_progress: Callable[[float, str], None]) -> None:
-    total = (case.repeats + 1) * len(case.methods)
+    warm_up = 0 if case.workload == "training" else 1
+    total = (case.repeats + warm_up) * len(case.methods)
     while not over.wait(LOOK_S):
         steps = _read(events)
         upcoming = case.methods[len(steps) % len(case.methods)]

@@ -1,7 +1,7 @@
 """What the command shows, as tables that fit a terminal of 80 columns. Builds them; cli.py prints."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -51,22 +51,61 @@ def methods(result: harness.CaseResult) -> Table:
     """A case's methods, the first one as the measure of the rest."""
     case = result.case
     where = f"{case.hosts} hosts at {', '.join(case.rates) or case.rate}"
+    runs = "/".join(str(count) for count in sorted({row.repeats for row in result.rows}))
+    caption = f"median of {runs} interleaved runs (fastest to slowest); waiting: share of a step's time"
+    if any(row.more for row in result.rows):
+        caption = (
+            f"{runs} seeds; median seconds of training; mean test score, and points beside `exact` of the same model; "
+            "seconds until that one's final validation score was reached"
+        )
     table = Table(
         title=f"{case.name}: {case.workload} on {where}",
-        caption=f"median of {case.repeats} interleaved runs (fastest to slowest); waiting: share of a step's time",
+        caption=caption,
         box=box.SIMPLE_HEAD,
-        padding=0,
+        padding=(0, 1, 0, 0),
         pad_edge=False,
     )
-    table.add_column("method", no_wrap=True)
-    for heading in ("median", "from", "to", "ratio", "bytes sent", "waiting", "runs"):
+    shown: list[tuple[str, Callable[[harness.MethodRow], str]]] = [
+        ("median", lambda row: _seconds(row.seconds_median)),
+        ("from", lambda row: _seconds(row.seconds_low)),
+        ("to", lambda row: _seconds(row.seconds_high)),
+        ("ratio", lambda row: f"{row.ratio:.2f}x"),
+        ("sent", lambda row: f"{row.bytes / 1e6:,.2f} MB"),
+        ("waiting", lambda row: f"{row.exposed_share:.0%}"),
+    ]
+    if any(row.limit_ratio for row in result.rows):
+        shown.append(("/free", lambda row: f"{row.limit_ratio:.2f}"))
+    if any(row.more for row in result.rows):
+        shown = [each for each in shown if each[0] in ("median", "ratio", "sent")]
+        shown.append(("score", lambda row: f"{(row.more or {})['score']:.2%}"))
+        shown.append(("points", lambda row: f"{(row.more or {}).get('points_to_exact', 0.0):+.2f}"))
+        shown.append(("to exact's", lambda row: _seconds((row.more or {}).get("to_score_s"))))
+    table.add_column("method")
+    for heading, _ in shown:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in result.rows:
-        times = (f"{1e3 * time_s:.1f} ms" for time_s in (row.seconds_median, row.seconds_low, row.seconds_high))
-        table.add_row(
-            row.method, *times, f"{row.ratio:.2f}x", f"{row.bytes:,}", f"{row.exposed_share:.0%}", str(row.repeats)
-        )
+        table.add_row(row.method, *(form(row) for _, form in shown))
     return table
+
+
+def thinner(result: harness.CaseResult) -> list[str]:
+    """How much thinner than the first method's each layer's messages are."""
+    if not result.rows:
+        return []
+    first = result.rows[0].channels
+    lines = []
+    for row in result.rows[1:]:
+        both = [name for name in first if name.endswith(".forward") and 0 < row.channels.get(name, 0) < first[name]]
+        told = ", ".join(f"{name.removesuffix('.forward')} {first[name] / row.channels[name]:.1f}x" for name in both)
+        if told:
+            lines.append(f"{row.method}: halo messages thinner than {result.rows[0].method}'s by {told}")
+    return lines
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{1e3 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def links(profile: Mapping[str, Any]) -> Table:
@@ -146,11 +185,11 @@ def partition_lines(result: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def epoch_line(row: Mapping[str, Any], epochs: int) -> str:
+def epoch_line(method: str, row: Mapping[str, Any], epochs: int) -> str:
     left_s = (epochs - 1 - row["epoch"]) * row["seconds"]
     score = "-" if row["val_score"] is None else f"{row['val_score']:.2%}"
     return (
-        f"epoch {row['epoch'] + 1}/{epochs}  loss {row['loss']:.4f}  validation {score}  "
+        f"{method}: epoch {row['epoch'] + 1}/{epochs}  loss {row['loss']:.4f}  validation {score}  "
         f"{row['seconds']:.2f} s  {row['bytes'] / 1e6:.2f} MB  {left_s:.0f} s left"
     )
 

@@ -1,5 +1,6 @@
 """`thinwire train`."""
 
+import json
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,8 +56,8 @@ class Train:
     """sylvie: bits a value."""
     staleness: Literal[0, 1] = 1
     """sylvie: 0 synchronous, 1 an epoch stale."""
-    sync_every: int = 10
-    """pipe, sylvie: every so many-th epoch is synchronous; 0 never."""
+    sync_every: int | None = None
+    """Every so many-th epoch is synchronous; 0 never. (sylvie: 10, pipe: 0)"""
     epochs: int = 60
     """How many."""
     lr: float = 0.01
@@ -127,14 +128,19 @@ class Train:
             return
         if self.out.exists() and not self.out.is_dir():
             raise ValueError(f"{self.out} is no folder; name another")
-        if self.resume and not (self.out / "checkpoints").is_dir():
-            raise ValueError(f"{self.out} has no checkpoints; give the folder of a run, or start without --resume")
+        if self.resume and not (self.out / "events.jsonl").exists():
+            raise ValueError(f"{self.out} holds no run; give the folder of one, or start without --resume")
+        if self.resume and (plan := self.out / "plan.json").exists():
+            trained_on = json.loads(plan.read_text()).get("data")
+            if trained_on != self.data and not graphs.is_shard_folder(Path(self.data)):
+                raise ValueError(f"the run in {self.out} was trained on {trained_on}; give --data {trained_on}")
         if not self.resume and self.out.is_dir() and any(self.out.iterdir()):
             raise ValueError(f"{self.out} is not empty; give --resume to go on with a run in it, or another folder")
         if self.resume_epoch is not None and not self.resume:
             raise ValueError("--resume-epoch goes with --resume")
         self.out.mkdir(parents=True, exist_ok=True)
         artifacts.check_writable(self.out / "plan.json")
+        (self.out / "events.jsonl").touch()
 
     def _plan(self, method: Method) -> Plan:
         return Plan(method, self.bits, self.staleness, self.sync_every, self.seed)

@@ -24,7 +24,7 @@ def watched(events: Path, what: str, epochs: int, console: Console) -> Iterator[
     over = threading.Event()
     told_before = set(_lines(events))  # of a run that goes on
     with progress.bar(f"{what}: starting") as told:
-        watcher = threading.Thread(target=_watch, args=(events, told_before, epochs, over, console, told))
+        watcher = threading.Thread(target=_watch, args=(events, what, told_before, epochs, over, console, told))
         watcher.start()
         try:
             yield
@@ -35,6 +35,7 @@ def watched(events: Path, what: str, epochs: int, console: Console) -> Iterator[
 
 def _watch(
     events: Path,
+    what: str,
     seen: set[str],
     epochs: int,
     over: threading.Event,
@@ -49,7 +50,7 @@ def _watch(
                 continue
             seen.add(line)
             row = json.loads(line)
-            shown = tables.epoch_line(row, epochs)
+            shown = tables.epoch_line(what, row, epochs)
             told((row["epoch"] + 1) / epochs, shown)
             if not console.is_terminal and (row["epoch"] + 1) % max(1, epochs // LINES) == 0:
                 console.print(shown, highlight=False)

@@ -43,6 +43,11 @@ class Place:
         found = (name.fullmatch(path.name) for path in self.folder.glob("epoch-*.json"))
         return sorted(int(match[1]) for match in found if match)
 
+    def sweep(self) -> None:
+        """Remove what a kill left half written."""
+        for left in self.folder.glob(f".epoch-*.rank-{self.rank}-of-{self.world_size}.*"):
+            left.unlink(missing_ok=True)
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -80,15 +85,14 @@ def runs(folder: Path) -> list[int]:
 
 
 def choose(everybodys: Sequence[Sequence[int]], wanted: int | None) -> int:
-    """The last that all ranks have, or the wanted one, by epochs done."""
+    """The last that all ranks have, or the wanted one, by epochs done; 0 where there is none."""
     common = sorted(set.intersection(*(set(own) for own in everybodys)))
-    if wanted is None and common:
-        return common[-1]
+    if wanted is None:
+        return common[-1] if common else 0
     if wanted in common:
-        return int(wanted)
+        return wanted
     there = f"there are those after epochs {', '.join(str(done) for done in common)}" if common else "there is none"
-    which = "" if wanted is None else f" after epoch {wanted}"
-    raise CheckpointError(f"no checkpoint{which} that all ranks have; {there}")
+    raise CheckpointError(f"no checkpoint after epoch {wanted} that all ranks have; {there}")
 
 
 def _read(place: Place, done: int) -> Checkpoint:
@@ -109,4 +113,4 @@ def _offer(place: Place, done: int) -> str:
         except CheckpointError:
             continue
         return f"The one before it is whole: --resume-epoch {earlier} goes on from there"
-    return "There is no whole one before it: start again without --resume"
+    return "There is no whole one before it: start again in another folder"

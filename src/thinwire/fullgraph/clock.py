@@ -10,6 +10,7 @@ class Clock:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.epoch = -1  # none yet
+        self.lowest: object = None  # of this pass: the place nearest to the features that sends; the last one backward
 
     @property
     def codec(self) -> Codec:

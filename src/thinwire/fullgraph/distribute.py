@@ -3,7 +3,7 @@
 Modules stay where they are, with the names of their weights; only what their forward does is another.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from thinwire.fullgraph.dropout import NodeDropout
 from thinwire.fullgraph.edges import Call, Unsupported
 from thinwire.fullgraph.gradients import GradientSum
 from thinwire.fullgraph.halo import Halo, Wire
-from thinwire.fullgraph.layers import LAYERS, Rule
+from thinwire.fullgraph.layers import LAYERS, Rule, Sums
 from thinwire.fullgraph.norm import WholeBatchNorm
 from thinwire.fullgraph.plan import Plan
 from thinwire.fullgraph.split_rows import SplitRows
@@ -27,6 +27,9 @@ from thinwire.links import Door
 
 # These look at all nodes at once, each in a way of its own.
 WHOLE_GRAPH = (
+    pyg.GPSConv,
+    pyg.HeteroBatchNorm,
+    pyg.HeteroLayerNorm,
     pyg.GraphNorm,
     pyg.InstanceNorm,
     pyg.PairNorm,
@@ -49,6 +52,10 @@ def distribute(model: nn.Module, shard: Shard, door: Door, plan: Plan | None = N
         raise ValueError(
             f"the shard is one of {shard.num_parts}, this run has {door.world_size} ranks; partition again"
         )
+    if hasattr(model, "places"):
+        raise ValueError(
+            f"this {type(model).__name__} is distributed already; make a new one for another plan or shard"
+        )
     if any(is_lazy(parameter) for parameter in model.parameters()):
         raise Unsupported(f"{type(model).__name__} has weights without a shape yet; give layers their in_channels")
     places = Places(model, shard, door, plan or Plan())
@@ -58,8 +65,9 @@ def distribute(model: nn.Module, shard: Shard, door: Door, plan: Plan | None = N
         for tensor in [*model.parameters(), *model.buffers()]:
             if tensor.numel():
                 door.broadcast(tensor.data, 0, channel="weights").wait()
-    GradientSum(model.parameters(), door)  # lives in the weights' hooks
+    GradientSum(model.parameters(), door, places.release)  # lives in the weights' hooks
     model.register_forward_pre_hook(places.before_pass)
+    model.register_forward_hook(places.after_pass, always_call=True)
     model.places = places  # type: ignore[assignment]
     return model
 
@@ -67,13 +75,16 @@ def distribute(model: nn.Module, shard: Shard, door: Door, plan: Plan | None = N
 class Layer:
     """A message passing layer's forward on a shard. Called several times in a pass, it has as many halos."""
 
-    def __init__(self, conv: MessagePassing, name: str, number: int, shard: Shard, door: Door, clock: Clock) -> None:
-        self._conv, self._shard, self._door, self._clock = conv, shard, door, clock
+    def __init__(self, conv: MessagePassing, name: str, places: "Places", sums: Sums) -> None:
+        shard = sums.shard
+        self._conv, self._shard, self._places = conv, shard, places
         self.name = name or type(conv).__name__
-        self._number = number
+        self._number = len(places.layers)
+        if conv.flow != "source_to_target":
+            raise Unsupported(f"{self.name}: {type(conv).__name__}(flow={conv.flow!r}); give 'source_to_target'")
         self._call = Call(self.name, conv.forward, shard)
         make = LAYERS.get(type(conv))
-        matrix = make(conv, shard) if make is not None else None
+        matrix = make(conv, sums) if make is not None else None
         self._rule: Rule = matrix or SplitRows(conv, self.name, shard)
         self._is_matrix = matrix is not None
         self.halos: list[Halo] = []
@@ -81,6 +92,10 @@ class Layer:
         self.add_halo()
 
     def __call__(self, *arguments: Any, **named: Any) -> Tensor:
+        if not self._places.within_pass:
+            raise Unsupported(
+                f"{self.name}: called by itself; call the model that was distributed, so that epochs are counted"
+            )
         x, edges = self._call.read(*arguments, **named)
         if self._is_matrix and edges.learned:
             raise Unsupported(
@@ -98,7 +113,7 @@ class Layer:
         call = len(self.halos)
         name = self.name if call == 0 else f"{self.name}.{call}"
         number = self._number + CALLS * call
-        self.halos.append(Halo(self._shard, self._door, self._clock, name=name, number=number))
+        self.halos.append(Halo(self._shard, self._places.door, self._places.clock, name=name, number=number))
 
 
 class Places:
@@ -106,25 +121,30 @@ class Places:
 
     def __init__(self, model: nn.Module, shard: Shard, door: Door, plan: Plan) -> None:
         self.clock = Clock(plan)
+        self.door = door
         self.layers: list[Layer] = []
+        self.within_pass = False
         self._dropouts: list[NodeDropout] = []
-        self._door = door
-        for name, module in list(model.named_modules()):
+        sums = Sums(shard)
+        forwards: list[tuple[nn.Module, Callable[..., Tensor]]] = []
+        for name, module in model.named_modules():
             if isinstance(module, MessagePassing):
-                layer = Layer(module, name, len(self.layers), shard, door, self.clock)
-                self.layers.append(layer)
-                module.forward = layer
+                self.layers.append(Layer(module, name, self, sums))
+                forwards.append((module, self.layers[-1]))
             elif isinstance(module, _BatchNorm):
-                module.forward = WholeBatchNorm(module, door, name)  # type: ignore[method-assign, assignment]
+                forwards.append((module, WholeBatchNorm(module, door, name)))
             elif isinstance(module, nn.Dropout):
-                dropout = NodeDropout(module, shard, self.clock, len(self._dropouts))
-                self._dropouts.append(dropout)
-                module.forward = dropout  # type: ignore[method-assign, assignment]
+                self._dropouts.append(NodeDropout(module, shard, self.clock, len(self._dropouts)))
+                forwards.append((module, self._dropouts[-1]))
             elif isinstance(module, WHOLE_GRAPH) or (isinstance(module, pyg.LayerNorm) and module.mode == "graph"):
                 raise Unsupported(
                     f"{name}: {type(module).__name__} looks at all nodes at once and is not distributed; use BatchNorm "
                     "or torch.nn.LayerNorm"
                 )
+            elif isinstance(module, pyg.BatchNorm):
+                module.allow_single_element = False  # a rank with one row would leave the others waiting for its sums
+        for module, forward in forwards:  # only now that nothing was refused
+            module.forward = forward
 
     @property
     def halos(self) -> list[Halo]:
@@ -137,7 +157,17 @@ class Places:
             dropout.calls = 0
         if model.training:
             self.clock.epoch += 1
-            self._door.step = self.clock.epoch
+            self.door.step = self.clock.epoch
+        self.clock.lowest = None
+        self.within_pass = True
+
+    def after_pass(self, *_: object) -> None:
+        self.within_pass = False
+
+    def release(self) -> None:
+        """Send what has let the weights' gradients pass."""
+        for wire in self._wires():
+            wire.release()
 
     def stale_rows(self) -> dict[str, Tensor]:
         """What the next epochs will read of this one, by channel; for a checkpoint."""

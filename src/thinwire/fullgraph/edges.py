@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from thinwire.graphs import Shard
@@ -48,6 +49,8 @@ class Call:
             raise Unsupported(
                 f"{self._name}: x is {shape}; give one row for each of this shard's {self._shard.num_owned} nodes"
             )
+        if x.dtype != torch.float32:
+            raise Unsupported(f"{self._name}: x is {x.dtype}; give float32, for example x.float() once before the loop")
         values: dict[str, Tensor] = {}
         others: dict[str, Any] = {}
         for name, value in rest:

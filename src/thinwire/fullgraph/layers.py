@@ -3,7 +3,8 @@
 y = A x with A's columns split into owned and halo ones: the owned part is computed while the halo travels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,78 +29,152 @@ class SplitSum:
         self._own = self._part(num_owned, rows[~remote], columns[~remote], weights[~remote], num_owned)
         self._far = self._part(num_owned, rows[remote], columns[remote] - num_owned, weights[remote], num_halo)
 
-    def __call__(self, x_ND: Tensor, halo: Halo) -> Tensor:
-        if halo.door.world_size == 1:
-            return self._own @ x_ND
+    def __call__(
+        self, x_ND: Tensor, halo: Halo, beside: Callable[[], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The sums, and what `beside` gives: work that needs no neighbours, done while the halo travels."""
         if not halo.travels(x_ND):
-            return self._own @ x_ND + self._far @ halo.fetch(x_ND)
+            # Of features the sum itself is kept: it does not change either.
+            total = halo.once(x_ND, lambda: self._far.add_to(self._own @ x_ND, halo.ask(x_ND)), by=self)
+            return total, beside() if beside else None
         token = halo.post(x_ND)
         own = self._own @ x_ND
-        return own + self._far @ halo.wait(token)
+        more = beside() if beside else None
+        return self._far.add_to(own, halo.wait(token)), more
 
     @staticmethod
     def _part(num_rows: int, rows: Tensor, columns: Tensor, weights: Tensor, num_columns: int) -> Adjacency:
-        indptr = torch.zeros(num_rows + 1, dtype=torch.int64)
+        new = torch.ones_like(rows, dtype=torch.bool)
+        new[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
+        # Edges of the same two nodes are one, of their weights' sum: a CSR has no duplicates.
+        weights = weights.new_zeros(int(new.sum())).index_add_(0, new.cumsum(0) - 1, weights)
+        rows, columns = rows[new], columns[new]
+        indptr = torch.zeros(num_rows + 1, dtype=torch.int64, device=rows.device)
         torch.cumsum(torch.bincount(rows, minlength=num_rows), 0, out=indptr[1:])
         return Adjacency.of(indptr, columns, weights, num_columns)
 
 
-def sage(conv: SAGEConv, shard: Shard) -> Rule | None:
+class Sums:
+    """The sums that a model's layers take, each made once: most layers of a model share one."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self._made: dict[Hashable, tuple[Tensor | None, int, SplitSum]] = {}
+
+    def mean(self) -> SplitSum:
+        degrees = self.shard.indptr.diff()
+        return self._once("mean", None, lambda: self._over(1 / torch.repeat_interleave(degrees, degrees)))
+
+    def weighted(self, weight: Tensor | None) -> SplitSum:
+        return self._once("weighted", weight, lambda: self._over(self._or_ones(weight)))
+
+    def normalised(self, weight: Tensor | None, halo: Halo, *, loops: bool, improved: bool) -> SplitSum:
+        """GCN's; the owners tell the degrees of halo nodes."""
+        kind = ("normalised", loops, improved)
+        return self._once(kind, weight, lambda: self._normalise(weight, halo, loops=loops, improved=improved))
+
+    def _once(self, kind: Hashable, weight: Tensor | None, make: Callable[[], SplitSum]) -> SplitSum:
+        """Of each kind the one for the weights last seen, which hardly ever change."""
+        version = 0 if weight is None else weight._version
+        made = self._made.get(kind)
+        if made is None or made[0] is not weight or made[1] != version:
+            made = self._made[kind] = (weight, version, make())
+        return made[2]
+
+    def _over(self, weights: Tensor) -> SplitSum:
+        rows, columns = self._ends()
+        return SplitSum(self.shard.num_owned, self.shard.num_halo, rows, columns, weights)
+
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        return torch.repeat_interleave(self._nodes(), self.shard.indptr.diff()), self.shard.indices.long()
+
+    def _nodes(self) -> Tensor:
+        return torch.arange(self.shard.num_owned, device=self.shard.indptr.device)
+
+    def _or_ones(self, weight: Tensor | None) -> Tensor:
+        ones = torch.ones(len(self.shard.indices), device=self.shard.indices.device)
+        return ones if weight is None else weight.detach().float()
+
+    def _normalise(self, weight: Tensor | None, halo: Halo, *, loops: bool, improved: bool) -> SplitSum:
+        n = self.shard.num_owned
+        rows, columns = self._ends()
+        weights = self._or_ones(weight)
+        if loops:
+            # As in PyG: one loop a node, of several the last one counts, and without weights a new one has 1.
+            own = rows == columns
+            loop_weight = torch.full((n,), 2.0 if improved and weight is not None else 1.0, device=weights.device)
+            loop_weight[rows[own]] = weights[own]
+            rows = torch.cat((rows[~own], self._nodes()))
+            columns = torch.cat((columns[~own], self._nodes()))
+            weights = torch.cat((weights[~own], loop_weight))
+            order = torch.argsort(rows * (n + self.shard.num_halo) + columns, stable=True)
+            rows, columns, weights = rows[order], columns[order], weights[order]
+        degrees = torch.bincount(rows, weights.double(), minlength=n).float()
+        degrees = torch.cat((degrees, halo.ask(degrees[:, None]).squeeze(1)))
+        scale = degrees.pow(-0.5)
+        scale[torch.isinf(scale)] = 0.0
+        return SplitSum(n, self.shard.num_halo, rows, columns, scale[rows] * weights * scale[columns])
+
+
+def sage(conv: SAGEConv, sums: Sums) -> Rule | None:
     """y = W_l mean(x_j) + W_r x_i."""
     if conv.aggr not in ("mean", "sum", "add") or conv.project:
         return None
-    weights = torch.ones(len(shard.indices))
-    if conv.aggr == "mean":
-        weights /= torch.repeat_interleave(shard.indptr.diff(), shard.indptr.diff())
-    total = _sum_over(shard, weights)
+    total = sums.mean() if conv.aggr == "mean" else sums.weighted(None)
     left, right = conv.lin_l, getattr(conv, "lin_r", None)
 
     def rule(x: Tensor, halo: Halo, _: Edges) -> Tensor:
-        out = _narrow(left, x, halo, total)
-        if conv.root_weight and right is not None:
-            out = out + right(x)
+        root = partial(right, x) if conv.root_weight and right is not None else None
+        out = _narrow(left, x, halo, total, root)
         return functional.normalize(out, p=2.0, dim=-1) if conv.normalize else out
 
     return rule
 
 
-def gcn(conv: GCNConv, shard: Shard) -> Rule:
+def gcn(conv: GCNConv, sums: Sums) -> Rule | None:
     """y = D^-1/2 (A + I) D^-1/2 x W, degrees of the whole graph."""
-    sums = _ByWeight(lambda weight, halo: _normalised(conv, shard, weight, halo) if conv.normalize else None, shard)
+    if conv.aggr not in ("sum", "add"):
+        return None
 
     def rule(x: Tensor, halo: Halo, edges: Edges) -> Tensor:
-        out = _narrow(conv.lin, x, halo, sums.of(edges.weight, halo))
+        if conv.normalize:
+            total = sums.normalised(edges.weight, halo, loops=conv.add_self_loops, improved=conv.improved)
+        else:
+            total = sums.weighted(edges.weight)
+        out = _narrow(conv.lin, x, halo, total)
         return out if conv.bias is None else out + conv.bias
 
     return rule
 
 
-def gin(conv: GINConv, shard: Shard) -> Rule:
+def gin(conv: GINConv, sums: Sums) -> Rule | None:
     """y = MLP((1 + eps) x_i + sum(x_j))."""
-    total = _sum_over(shard, torch.ones(len(shard.indices)))
+    if conv.aggr not in ("sum", "add"):
+        return None
+    total = sums.weighted(None)
 
     def rule(x: Tensor, halo: Halo, _: Edges) -> Tensor:
-        out: Tensor = conv.nn(total(x, halo) + (1 + conv.eps) * x)
+        neighbours, own = total(x, halo, lambda: (1 + conv.eps) * x)
+        assert own is not None
+        out: Tensor = conv.nn(neighbours + own)
         return out
 
     return rule
 
 
-def graph(conv: GraphConv, shard: Shard) -> Rule | None:
+def graph(conv: GraphConv, sums: Sums) -> Rule | None:
     """y = W_1 x_i + W_2 sum(w_ij x_j)."""
     if conv.aggr not in ("sum", "add"):
         return None
-    sums = _ByWeight(lambda weight, halo: None, shard)
 
     def rule(x: Tensor, halo: Halo, edges: Edges) -> Tensor:
-        out: Tensor = _narrow(conv.lin_rel, x, halo, sums.of(edges.weight, halo)) + conv.lin_root(x)
-        return out
+        return _narrow(conv.lin_rel, x, halo, sums.weighted(edges.weight), partial(conv.lin_root, x))
 
     return rule
 
 
 # None where a layer's options make its aggregation something else than a fixed matrix.
-LAYERS: dict[type, Callable[[Any, Shard], Rule | None]] = {
+LAYERS: dict[type, Callable[[Any, Sums], Rule | None]] = {
     SAGEConv: sage,
     GCNConv: gcn,
     GINConv: gin,
@@ -107,59 +182,16 @@ LAYERS: dict[type, Callable[[Any, Shard], Rule | None]] = {
 }
 
 
-class _ByWeight:
-    """The sum for the edge weights of a call, made when they are first seen. (Others make it anew.)"""
-
-    def __init__(self, normalise: Callable[[Tensor | None, Halo], SplitSum | None], shard: Shard) -> None:
-        self._normalise = normalise
-        self._shard = shard
-        self._made: tuple[Tensor | None, int, SplitSum] | None = None
-
-    def of(self, weight: Tensor | None, halo: Halo) -> SplitSum:
-        version = 0 if weight is None else weight._version
-        if self._made is None or self._made[0] is not weight or self._made[1] != version:
-            made = self._normalise(weight, halo) or _sum_over(self._shard, _or_ones(self._shard, weight))
-            self._made = (weight, version, made)
-        return self._made[2]
-
-
-def _narrow(linear: nn.Module, x: Tensor, halo: Halo, total: SplitSum) -> Tensor:
-    """A (x W) = (A x) W: what travels is the narrower of the two. Features are fetched once anyway."""
+def _narrow(
+    linear: nn.Module, x: Tensor, halo: Halo, total: SplitSum, root: Callable[[], Tensor] | None = None
+) -> Tensor:
+    """A (x W) = (A x) W: what travels is the narrower of the two. Features are fetched once anyway. Plus the root's."""
     weight: Tensor = linear.weight  # type: ignore[assignment]
     bias: Tensor | None = linear.bias  # type: ignore[assignment]
     if not halo.is_features(x) and weight.shape[0] < weight.shape[1]:
-        out = total(functional.linear(x, weight), halo)
-        return out if bias is None else out + bias
-    return functional.linear(total(x, halo), weight, bias)
-
-
-def _sum_over(shard: Shard, weights: Tensor) -> SplitSum:
-    columns, rows = shard.edge_index
-    return SplitSum(shard.num_owned, shard.num_halo, rows, columns, weights)
-
-
-def _or_ones(shard: Shard, weight: Tensor | None) -> Tensor:
-    return torch.ones(len(shard.indices)) if weight is None else weight.detach().float()
-
-
-def _normalised(conv: GCNConv, shard: Shard, weight: Tensor | None, halo: Halo) -> SplitSum:
-    """The sum with GCN's weights; the owners tell the degrees of halo nodes."""
-    n = shard.num_owned
-    columns, rows = shard.edge_index
-    weights = _or_ones(shard, weight)
-    if conv.add_self_loops:
-        # As in PyG: just one loop at each node, of several the last one counts, and without weights a new one has 1.
-        loops = rows == columns
-        loop_weight = torch.full((n,), 2.0 if conv.improved and weight is not None else 1.0)
-        loop_weight[rows[loops]] = weights[loops]
-        rows = torch.cat((rows[~loops], torch.arange(n)))
-        columns = torch.cat((columns[~loops], torch.arange(n)))
-        weights = torch.cat((weights[~loops], loop_weight))
-        order = torch.argsort(rows * (n + shard.num_halo) + columns, stable=True)
-        rows, columns, weights = rows[order], columns[order], weights[order]
-    degrees = torch.bincount(rows, weights.double(), minlength=n).float()
-    if halo.door.world_size > 1:
-        degrees = torch.cat((degrees, halo.ask(degrees[:, None]).squeeze(1)))
-    scale = degrees.pow(-0.5)
-    scale[torch.isinf(scale)] = 0.0
-    return SplitSum(n, shard.num_halo, rows, columns, scale[rows] * weights * scale[columns])
+        out, more = total(functional.linear(x, weight), halo, root)
+        out = out if bias is None else out + bias
+    else:
+        neighbours, more = total(x, halo, root)
+        out = functional.linear(neighbours, weight, bias)
+    return out if more is None else out + more

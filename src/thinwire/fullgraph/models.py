@@ -20,7 +20,7 @@ class Stack(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self._weighted = weighted  # whether layers take edge weights
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor | None, edge_weight: Tensor | None = None) -> Tensor:
         along = {"edge_weight": edge_weight} if self._weighted and edge_weight is not None else {}
         for conv, norm in zip(self.convs[:-1], self.norms, strict=True):
             x = self.dropout(torch.relu(norm(conv(x, edge_index, **along))))

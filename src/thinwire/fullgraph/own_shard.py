@@ -23,8 +23,11 @@ def own_shard(member: Member, job: Job) -> Iterator[tuple[Shard, Manifest]]:
         folder = Path(job.shards) if job.shards else _made_here(member, job, stack)
         manifest = graphs.read_manifest(folder)
         if manifest.num_parts != member.world_size:
-            raise graphs.GraphError(f"{folder} has {manifest.num_parts} parts, this run {member.world_size} ranks")
-        yield graphs.read_shard(folder, member.rank), manifest
+            raise graphs.GraphError(
+                f"{folder} has {manifest.num_parts} parts, this run {member.world_size} ranks; start as many, or "
+                "partition again"
+            )
+        yield graphs.read_shard(folder, member.rank).to(member.device), manifest
 
 
 def _made_here(member: Member, job: Job, stack: ExitStack) -> Path:
@@ -33,12 +36,12 @@ def _made_here(member: Member, job: Job, stack: ExitStack) -> Path:
     if member.seat.local_rank != 0:
         member.store.wait([key], PATIENCE)
         return Path(member.store.get(key).decode())
-    kept = Path(job.out) / "shards" if job.out else None
-    if kept is not None and graphs.is_shard_folder(kept):
-        folder = kept
-    else:
-        own = kept or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="thinwire-train-"))) / "shards"
-        graphs.prepare(job.data, graphs.Settings(member.world_size, seed=job.plan.seed), own)
-        folder = own
+    folder = Path(job.out) / "shards" if job.out else None
+    there = folder is not None and graphs.is_shard_folder(folder)
+    if folder is None or (there and graphs.read_manifest(folder).num_parts != member.world_size):
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="thinwire-train-"))) / "shards"
+        there = False
+    if not there:
+        graphs.prepare(job.data, graphs.Settings(member.world_size, seed=job.plan.seed), folder)
     member.store.set(key, str(folder))
     return folder

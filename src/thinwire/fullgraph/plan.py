@@ -6,6 +6,8 @@ from typing import Any
 from thinwire.codecs import Codec, Identity, Uniform
 
 METHODS = ("exact", "pipe", "sylvie")
+# Sylvie's bounded staleness, where nothing is said.
+SYNC_EVERY = 10
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,7 @@ class Plan:
     method: str = "exact"
     bits: int = 1  # sylvie: of a message's values
     staleness: int = 1  # sylvie: 0 synchronous (Sylvie-S), 1 pipelined (Sylvie-A)
-    sync_every: int = 10  # epsilon_s: of pipelined epochs every so many-th is synchronous; 0 never
+    sync_every: int | None = None  # epsilon_s: every so many-th epoch is synchronous, 0 never; sylvie 10, pipe 0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -23,6 +25,9 @@ class Plan:
             raise ValueError(f"method is {self.method!r}; give one of {', '.join(METHODS)}")
         if self.staleness not in (0, 1):
             raise ValueError(f"staleness is {self.staleness}; give 0 (synchronous) or 1 (one epoch stale)")
+        if self.sync_every is None:
+            object.__setattr__(self, "sync_every", SYNC_EVERY if self.method == "sylvie" else 0)
+        assert self.sync_every is not None
         if self.sync_every < 0:
             raise ValueError(f"sync_every is {self.sync_every}; give 0 (never) or more")
         self.codec()
@@ -38,7 +43,7 @@ class Plan:
         """Sylvie's bounded staleness adaptor. The first epoch is synchronous, so that no halo starts from zeros."""
         if not self.may_be_stale or epoch == 0:
             return False
-        return self.sync_every == 0 or (epoch + 1) % self.sync_every != 0
+        return not self.sync_every or (epoch + 1) % self.sync_every != 0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

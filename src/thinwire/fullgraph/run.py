@@ -63,13 +63,12 @@ class Run:
             norm=job.norm,
             dropout=job.dropout,
             seed=job.plan.seed,
-        )
+        ).to(shard.x.device)
         self.model = distribute(made, shard, door, job.plan)
         self.places: Places = self.model.places  # type: ignore[assignment]
         self.facts = {"job": job.identity(), "world_size": door.world_size, "data": manifest.checksum}
         self.x = shard.x.float()
         self.y = shard.y.float() if shard.y.ndim == 2 else shard.y.long()
-        self.edges = (shard.edge_index, shard.edge_weight)
         self.used = (shard.split == TRAIN).nonzero().squeeze(1)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=job.lr)
         self.losses: list[float] = []
@@ -88,21 +87,24 @@ class Run:
             content = {**stamp, "data": self.job.data, **self.job.identity(), "messages": self.messages}
             artifacts.write_json(Path(self.job.out) / PLAN, content)
 
-    def epoch(self, epoch: int) -> None:
+    def step(self, epoch: int) -> float:
+        """One epoch of training; this shard's share of the loss."""
         # What layers draw by themselves (attention's dropout) is a matter of the epoch too, resumed or not.
         torch.manual_seed(seed_from(self.job.plan.seed, epoch, self.door.rank))
-        self.door.books.take()
-        start = time.perf_counter()
         self.model.train()
         self.optimizer.zero_grad()
-        out = self.model(self.x, *self.edges)
-        # This shard's share of the mean over the whole graph's training nodes.
+        out = self.model(self.x, None, self.shard.edge_weight)
+        # The mean over the whole graph's training nodes.
         loss = score.loss_sum(out[self.used], self.y[self.used]) / self.shard.num_train
         loss.backward()
         self.optimizer.step()
-        seconds = time.perf_counter() - start
-        del out
-        row = self._row(epoch, float(loss.detach()), seconds)
+        return float(loss.detach())
+
+    def epoch(self, epoch: int) -> None:
+        self.door.books.take()
+        start = time.perf_counter()
+        loss = self.step(epoch)
+        row = self._row(epoch, loss, time.perf_counter() - start)
         if self._is_due(epoch, self.job.evaluate_every):
             self.scores = self._scores()
         self.rows.append(row | self.scores)
@@ -113,6 +115,11 @@ class Run:
             self.save()
 
     def save(self) -> None:
+        for name, value in self.model.state_dict().items():  # the same on every rank
+            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+                raise NotFinite(
+                    f"{name} is not finite after epoch {self.done}. Training has diverged: try a lower learning rate"
+                )
         tensors = {f"weights/{name}": value for name, value in self.model.state_dict().items()}
         tensors |= {f"optimizer/{name}": value for name, value in optimizer_tensors(self.optimizer).items()}
         tensors |= {f"stale/{name}": value for name, value in self.places.stale_rows().items()}
@@ -124,6 +131,10 @@ class Run:
     def resume(self) -> None:
         """Go on where a checkpoint ends; at another number of ranks from its weights, with fresh messages."""
         state = resumed(self.job, self.door, self.facts)
+        if self.door.rank == 0 and self.job.events:
+            self._forget_after(0 if state is None else state.done)
+        if state is None:  # killed before the first one
+            return
         parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}, "stale": {}}
         for name, tensor in state.tensors.items():
             kind, _, rest = name.partition("/")
@@ -133,8 +144,6 @@ class Run:
         same = state.facts["world_size"] == self.door.world_size
         self.places.restore(state.done - 1, parts["stale"] if same else {})
         self.losses, self.scores = list(state.facts["losses"]), dict(state.facts["scores"])
-        if self.door.rank == 0 and self.job.events:
-            self._forget_after(state.done)
         self.kept = f"the checkpoint after epoch {state.done} stays"
 
     def _forget_after(self, done: int) -> None:
@@ -151,7 +160,7 @@ class Run:
             return
         out = self._evaluate()
         told = score.labels(out, several=self.y.ndim == 2)
-        mine = torch.cat((self.shard.original_ids[:, None], told.view(len(told), -1).long()), dim=1)
+        mine = torch.cat((self.shard.original_ids[:, None], told.view(len(told), -1).long()), dim=1).cpu()
         counts = self._sum([float(len(mine) * (self.door.rank == rank)) for rank in range(self.door.world_size)])
         sizes = [int(count) * mine.shape[1] * 8 for count in counts]
         everybody = self.door.all_gather(mine.contiguous(), sizes, channel="predictions").wait()
@@ -163,6 +172,8 @@ class Run:
                 np.savez(file, label=label if self.y.ndim == 2 else label[:, 0])
 
     def result(self) -> dict[str, Any]:
+        peak = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        peaks = self._sum([peak * (rank == self.door.rank) for rank in range(self.door.world_size)])
         rows = self.rows[1:] or self.rows  # the first epoch also fetches layer 0
 
         def median(name: str) -> float | None:
@@ -183,7 +194,7 @@ class Run:
             "bytes_per_epoch": median("bytes"),
             "float32_bytes_per_epoch": median("float32_bytes"),
             "exposed_s_per_epoch": median("exposed_s"),
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_rss_bytes": int(max(peaks)),
         }
 
     def _is_due(self, epoch: int, every: int) -> bool:
@@ -201,8 +212,8 @@ class Run:
         if not math.isfinite(total):
             ranks = ", ".join(str(rank) for rank, flag in enumerate(flags) if flag)
             raise NotFinite(
-                f"the loss is {total} at epoch {epoch + 1}, by rank {ranks}; all messages were finite: it is the last "
-                f"layer's. Training has diverged: try a lower learning rate"
+                f"the loss is {total} at epoch {epoch + 1}, by rank {ranks}, though no message was. Training has "
+                "diverged: try a lower learning rate"
             )
         self.losses.append(total)
         row = {"epoch": epoch, "loss": total, "seconds": seconds, "exposed_s": exposed_s, "bytes": int(sent_by_all)}
@@ -212,7 +223,7 @@ class Run:
     def _evaluate(self) -> Tensor:
         """Exact messages."""
         self.model.eval()
-        out: Tensor = self.model(self.x, *self.edges)
+        out: Tensor = self.model(self.x, None, self.shard.edge_weight)
         return out
 
     def _scores(self) -> dict[str, float | None]:

@@ -10,23 +10,45 @@ from thinwire.fullgraph.checkpoint import KEPT, Checkpoint, CheckpointError, Pla
 from thinwire.fullgraph.job import Job
 from thinwire.links import Door
 
+# Epochs of checkpoints that a rank tells the others.
+MOST = KEPT + 1
 
-def resumed(job: Job, door: Door, facts: dict[str, Any]) -> Checkpoint:
-    """The state to go on from: the last one that all ranks have. At another number of ranks, rank 0's for all."""
+
+def resumed(job: Job, door: Door, facts: dict[str, Any]) -> Checkpoint | None:
+    """The state to go on from: the last one that all ranks have; None where a kill came before there was any.
+
+    Of a run with another number of ranks it is rank 0's, for all, if that is the later one.
+    """
     place = Place(job.checkpoints, door.rank, door.world_size)
+    place.sweep()
     own = _everybodys(door, place.epochs())
-    if not any(own):
-        others = [runs for runs in checkpoint.runs(job.checkpoints) if runs != door.world_size]
-        last = max(others, key=lambda size: Place(job.checkpoints, 0, size).epochs()[-1], default=door.world_size)
-        place = Place(job.checkpoints, 0, last)
-        own = _everybodys(door, place.epochs())
-    state = checkpoint.read(place, checkpoint.choose(own, job.resume_epoch))
+    others = [size for size in checkpoint.runs(job.checkpoints) if size != door.world_size]
+    done = checkpoint.choose(own, None if others else job.resume_epoch)
+    if others and job.resume_epoch is not None:
+        done = job.resume_epoch if all(job.resume_epoch in each for each in own) else 0
+    for size in others:
+        other = Place(job.checkpoints, 0, size)
+        epochs = [epoch for epoch in other.epochs() if job.resume_epoch in (None, epoch)]
+        if epochs and epochs[-1] > done:
+            place, done = other, epochs[-1]
+    chosen = _everybodys(door, [done, place.world_size])
+    if any(each != chosen[0] for each in chosen):
+        raise CheckpointError(
+            "ranks see different checkpoints of a run with another number of ranks; copy rank 0's to every machine"
+        )
+    if done == 0 and job.resume_epoch is None:
+        return None
+    if done == 0:
+        raise CheckpointError(
+            f"no checkpoint after epoch {job.resume_epoch}; leave --resume-epoch out for the last one"
+        )
+    state = checkpoint.read(place, done)
     expect_same_run(state.facts, facts)
     return state
 
 
 def _everybodys(door: Door, own: list[int]) -> list[list[int]]:
-    mine = torch.tensor([*own, *[-1] * KEPT][: KEPT + 1], dtype=torch.int64)
+    mine = torch.tensor([*own[-MOST:], *[-1] * MOST][:MOST], dtype=torch.int64)
     told = door.all_gather(mine, [mine.nbytes] * door.world_size, channel="checkpoints").wait()
     return [[epoch for epoch in each.clone().view(torch.int64).tolist() if epoch >= 0] for each in told]
 

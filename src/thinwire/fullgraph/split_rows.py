@@ -1,6 +1,7 @@
 """Any PyG layer that takes (x_src, x_dst), on a shard: central rows while the halo travels, then marginal rows.
 
-A layer is called as it is, once for each half of the rows, with just the sources that half reads.
+A layer is called as it is, once for each half of the rows, with just the sources that half reads. One with a batch norm
+or dropout inside is called once, on all rows: those must see them together.
 """
 
 import inspect
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.utils import add_self_loops
 
 from thinwire.fullgraph.edges import Edges, Unsupported
@@ -32,7 +34,7 @@ class _Half:
     @staticmethod
     def of(indptr: Tensor, columns: Tensor, num_columns: int, first: int, last: int, *, loops: bool) -> "_Half":
         edges = slice(int(indptr[first]), int(indptr[last]))
-        own = torch.arange(first, last)
+        own = torch.arange(first, last, device=indptr.device)
         rows = torch.repeat_interleave(own, indptr[first : last + 1].diff())
         columns = columns[edges].long()
         apart = rows != columns if loops else None
@@ -40,7 +42,7 @@ class _Half:
         if apart is not None:
             rows, columns, targets = rows[apart], columns[apart], targets[apart]
             columns = torch.cat((columns, own))
-        read = torch.zeros(num_columns, dtype=torch.bool)
+        read = torch.zeros(num_columns, dtype=torch.bool, device=indptr.device)
         read[columns] = True
         places = read.cumsum(0) - 1
         ends = targets if apart is None else torch.cat((targets, own - first))
@@ -70,27 +72,25 @@ class SplitRows:
         self._loops = getattr(conv, "add_self_loops", False) is True
         self._checked = False
         n, total = shard.num_owned, shard.num_owned + shard.num_halo
-        self._halves = [
+        together = any(isinstance(module, (_BatchNorm, nn.Dropout)) for module in conv.modules())
+        cut = 0 if together else shard.num_central
+        self._central, self._marginal = (
             _Half.of(shard.indptr, shard.indices, total, first, last, loops=self._loops)
-            for first, last in ((0, shard.num_central), (shard.num_central, n))
-        ]
+            for first, last in ((0, cut), (cut, n))
+        )
 
     def __call__(self, x_ND: Tensor, halo: Halo, edges: Edges) -> Tensor:
         if not self._checked:
             self._check(x_ND.shape[1], edges)
             self._checked = True
-        central, marginal = self._halves
-        if not halo.travels(x_ND):
-            both = torch.cat((x_ND, halo.fetch(x_ND))) if halo.door.world_size > 1 else x_ND
-            return torch.cat([self._rows(half, both, x_ND, edges) for half in self._halves if half.last > half.first])
-        token = halo.post(x_ND)
-        parts = [self._rows(central, x_ND, x_ND, edges)] if central.last > central.first else []
-        x_HD = halo.wait(token)
-        if marginal.last == marginal.first:
-            # Nothing here reads the halo, but others may read us: their gradients come through it.
-            return parts[0] + 0 * x_HD.sum()
-        parts.append(self._rows(marginal, torch.cat((x_ND, x_HD)), x_ND, edges))
-        return torch.cat(parts)
+        token = halo.post(x_ND) if halo.travels(x_ND) else None
+        parts = [self._rows(self._central, x_ND, x_ND, edges)] if self._central.last else []
+        x_HD = halo.once(x_ND, lambda: halo.ask(x_ND)) if token is None else halo.wait(token)
+        if self._marginal.last > self._marginal.first or not parts:
+            parts.append(self._rows(self._marginal, torch.cat((x_ND, x_HD)), x_ND, edges))
+            return torch.cat(parts)
+        # Nothing here reads the halo, but others may read us: their gradients come through it.
+        return parts[0] + 0 * x_HD.sum()
 
     def _rows(self, half: _Half, read: Tensor, own: Tensor, edges: Edges) -> Tensor:
         values = {name: half.values(value, self._fill) for name, value in edges.values.items()}
@@ -112,11 +112,12 @@ class SplitRows:
         indptr = torch.tensor([0, 2, 4, 6, 9, 11, 13])
         columns = torch.tensor([1, 2, 0, 1, 0, 1, 0, 3, 5, 2, 3, 1, 4])
         rows = torch.repeat_interleave(torch.arange(6), indptr.diff())
-        values = {
-            name: torch.rand((13, *value.shape[1:]), generator=randomness) for name, value in edges.values.items()
-        }
+        some = torch.randint(max(1, len(next(iter(edges.values.values()), x))), (13,), generator=randomness)
+        values = {name: value.detach()[some] for name, value in edges.values.items() if len(value)}
         small = Edges(values, edges.others)
-        training = self._conv.training
+        device = next((parameter.device for parameter in self._conv.parameters()), x.device)
+        x, indptr, columns, rows = x.to(device), indptr.to(device), columns.to(device), rows.to(device)
+        training = [module.training for module in self._conv.modules()]
         self._conv.eval()
         try:
             with torch.no_grad():
@@ -128,7 +129,8 @@ class SplitRows:
                 f"{self._name} does not work on (x_src, x_dst): {type(error).__name__}: {error}"
             ) from error
         finally:
-            self._conv.train(training)
+            for module, was in zip(self._conv.modules(), training, strict=True):
+                module.training = was
         if not torch.allclose(whole, split, rtol=1e-4, atol=1e-5):
             raise Unsupported(
                 f"{self._name} gives other rows on a part of a graph than on the whole: it looks further than at "
@@ -144,5 +146,3 @@ def _expect_pairs(conv: nn.Module, name: str) -> None:
             f"{name}: {type(conv).__name__} takes one set of nodes only ({first.name}: {takes}), not (x_src, x_dst): "
             "its rows can't be computed from copies of remote ones"
         )
-    if getattr(conv, "flow", "source_to_target") != "source_to_target":
-        raise Unsupported(f"{name}: {type(conv).__name__}(flow={conv.flow!r}); give 'source_to_target'")

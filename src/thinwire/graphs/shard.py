@@ -6,7 +6,7 @@ for each owned node and columns for owned nodes, then halo nodes.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -52,10 +52,15 @@ class Shard:
     def num_halo(self) -> int:
         return len(self.halo_ids)
 
+    def to(self, device: torch.device) -> "Shard":
+        """The same with its tensors there."""
+        moved = {name: getattr(self, name).to(device) for name in TENSORS if getattr(self, name) is not None}
+        return replace(self, **moved)
+
     @cached_property
     def edge_index(self) -> Tensor:
         """The CSR's edges as PyG has them, int64 [2, edges]: columns, then rows. Always the same tensor."""
-        rows = torch.repeat_interleave(torch.arange(self.num_owned), self.indptr.diff())
+        rows = torch.repeat_interleave(torch.arange(self.num_owned, device=self.indptr.device), self.indptr.diff())
         return torch.stack((self.indices.long(), rows))
 
 

@@ -1,0 +1,81 @@
+"""Workload `training`: whole runs, one for each seed. Scores, and the seconds to reach the first method's final one."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from thinwire import graphs
+from thinwire.bench import methods
+from thinwire.bench.case import Case
+from thinwire.bench.fullgraph import set_up
+from thinwire.links import Door
+
+__all__ = ["check", "prepare", "set_up", "step", "summary", "units"]
+
+MORE = {"evaluate_every": int}
+
+
+def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:
+    methods.check(names, settings, MORE)
+
+
+def prepare(door: Door, case: Case, folder: Path) -> tuple[graphs.Shard, graphs.Manifest]:
+    return graphs.read_shard(folder / "shards", door.rank), graphs.read_manifest(folder / "shards")
+
+
+def units(method: str, settings: Mapping[str, Any]) -> int:
+    return 1
+
+
+def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[str, Any]:
+    """A run by this seed; `seconds` without what evaluating took."""
+    from thinwire.fullgraph.run import Run  # with PyG, which only ranks need
+
+    job = methods.job_of(method, case.settings, seed)
+    run = Run(replace(job, evaluate_every=case.settings.get("evaluate_every", 5)), *_shard(prepared, door))
+    for epoch in range(job.epochs):
+        run.epoch(epoch)
+    seconds, curve = 0.0, []
+    for row in run.rows:
+        seconds += row["seconds"]
+        curve.append((seconds, row["val_score"]))
+    sums = {name: sum(row[name] for row in run.rows) for name in ("exposed_s", "bytes")}
+    return {"seconds": seconds, "curve": curve, **sums, **run.scores}
+
+
+def _shard(prepared: tuple[graphs.Shard, graphs.Manifest], door: Door) -> tuple[graphs.Shard, Door, graphs.Manifest]:
+    return prepared[0], door, prepared[1]
+
+
+def summary(case: Case, method: str, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Mean and extremes of the test score over seeds, beside `exact` of the same model; and when that was reached."""
+    own = lines[method]
+    scores = [line["test_score"] for line in own]
+    found = {
+        "score": statistics.mean(scores),
+        "score_low": min(scores),
+        "score_high": max(scores),
+    }
+    exact = lines.get(_exact_beside(case, method), [])
+    goals = {line["repeat"]: line for line in exact}
+    both = [(line, goals[line["repeat"]]) for line in own if line["repeat"] in goals]
+    if both:
+        reached = [_reached_s(line["curve"], goal["val_score"]) for line, goal in both]
+        known = [seconds for seconds in reached if seconds is not None]
+        found["points_to_exact"] = 100 * statistics.mean(line["test_score"] - goal["test_score"] for line, goal in both)
+        found["to_score_s"] = statistics.median(known) if 2 * len(known) > len(reached) else None
+        found["reached"] = len(known)
+    return found
+
+
+def _exact_beside(case: Case, method: str) -> str:
+    """The first `exact` of the same model."""
+    model = methods.job_of(method, case.settings, 0).model
+    same = (each for each in case.methods if methods.job_of(each, case.settings, 0).model == model)
+    return next((each for each in same if each.split()[0] == "exact"), "")
+
+
+def _reached_s(curve: Sequence[Sequence[float | None]], goal: float) -> float | None:
+    return next((seconds for seconds, score in curve if score is not None and score >= goal), None)
