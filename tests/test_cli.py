@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from thinwire import __version__
+from thinwire.cli import main
 
 
 def thinwire(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -87,7 +90,7 @@ def test_train_compares_what_it_sent_with_float32(tmp_path: Path) -> None:
     assert "has 2 parts, this run 3 ranks; give --workers 2" in " ".join(wrong.stderr.split())
 
 
-def test_mistakes_are_one_line_and_exit_2(tmp_path: Path) -> None:
+def test_mistakes_are_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in [
         (("bench", "codecs"), "there is no case 'codecs'; give codec or a case file"),
         (("bench",), "which case?"),
@@ -97,7 +100,9 @@ def test_mistakes_are_one_line_and_exit_2(tmp_path: Path) -> None:
         (("bench", "codec", "--repeats", "0"), "--repeats is 0; give 1 or more"),
         (("bench", "codec", "--json", str(tmp_path / "no" / "x.json")), "does not exist; create it"),
     ]:
-        done = thinwire(*arguments)
-        assert done.returncode == 2
-        assert said in " ".join(done.stderr.split())
-        assert "Traceback" not in done.stderr
+        with pytest.raises(SystemExit) as left:
+            main(list(arguments))
+        assert left.value.code == 2
+        told = capsys.readouterr().err
+        assert said in " ".join(told.split())
+        assert "Traceback" not in told

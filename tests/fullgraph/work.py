@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -120,6 +121,7 @@ def train(
     return torch.stack(losses)
 
 
+@cache
 def in_one(case: Case) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     """PyG's own layers on the whole graph: losses, weights, what it says of each node."""
     graph = load(case)
