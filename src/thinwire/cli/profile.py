@@ -66,7 +66,7 @@ class Profile:
         if console.quiet:  # one rank of many: the first one tells
             return
         with Console(stderr=True).status("codecs on this machine"):
-            codecs = codec_bench.run(num_rows=4096, seed=self.seed)
+            codecs = codec_bench.run(num_rows=2048, seed=self.seed)
         rates = {row.codec: {"encode_gbps": row.encode_gbps, "decode_gbps": row.decode_gbps} for row in codecs.rows}
         profile = {**artifacts.stamp(seed=self.seed, world_size=found["world_size"]), **found, "codecs": rates}
         if self.hosts:

@@ -18,7 +18,7 @@ COLLECTIVE_SIZES = (1_000, 10_000, 25_000, 60_000, 120_000, 250_000, 1_000_000)
 # where threads wait for a core, the same few kilobytes take 1 ms in one burst and 4 ms in the next.
 PASSES = 10
 BURST = 4
-PATIENCE_S = 0.1
+PATIENCE_S = 0.08
 QUICK_S = 0.01
 
 Progress = Callable[[float, str], None]
