@@ -5,6 +5,7 @@
 #include "drop.h"
 #include "flat.h"
 #include "rows.h"
+#include "variance.h"
 
 #define TW_TEXT2(x) #x
 #define TW_TEXT(x) TW_TEXT2(x)
@@ -190,6 +191,20 @@ void drop_rows(const float* x, int64_t begin, int64_t end, int64_t width, const 
         drop_row(x + row * width, width, row_key(seed, ids[row]), keep, gain, out + row * width);
 }
 
+void row_variances(const float* x, int64_t begin, int64_t end, int64_t width, const uint8_t* bits, int64_t count,
+                   float* out) {
+    for (int64_t row = begin; row < end; ++row) {
+        float lowest, highest;
+        const bool finite = range_of(x + row * width, width, lowest, highest);
+        for (int64_t i = 0; i < count; ++i) {
+            float found = 0.0f;  // of float32 itself
+            if (!finite) found = __builtin_nanf("");
+            else if (bits[i] < 32) found = row_variance(x + row * width, width, lowest, highest, (1 << bits[i]) - 1);
+            out[row * count + i] = found;
+        }
+    }
+}
+
 }  // namespace
 }  // namespace thinwire::THINWIRE_ISA
 
@@ -199,6 +214,6 @@ using namespace THINWIRE_ISA;
 const Kernels TW_JOIN(kernels_, THINWIRE_ISA) = {
     TW_TEXT(THINWIRE_ISA), encode_rows,       decode_rows, encode_format,  decode_format,  encode_scaled,
     decode_scaled,         largest_in,        sum_in,      encode_buckets, decode_buckets, collect,
-    count_low,             drop_rows,
+    count_low,             drop_rows,         row_variances,
 };
 }  // namespace thinwire

@@ -43,6 +43,10 @@ struct Kernels {
     // Rows [begin, end) of x, each value kept with probability `keep`, by the row's id, and times `gain`.
     void (*drop_rows)(const float* x, int64_t begin, int64_t end, int64_t width, const int64_t* ids, float keep,
                       float gain, uint64_t seed, float* out);
+
+    // Of rows [begin, end): the variance of each at each of `count` widths, out[row * count + i].
+    void (*row_variances)(const float* x, int64_t begin, int64_t end, int64_t width, const uint8_t* bits, int64_t count,
+                          float* out);
 };
 
 // Randomness is counted in (row, column): a flat run is cut into rows of this many values.

@@ -152,6 +152,17 @@ void drop_rows(Rows x, Ids ids, double keep, uint64_t seed, RowsOut out) {
     });
 }
 
+void row_variances(Rows x, Data bits, RowsOut out) {
+    for (size_t i = 0; i < bits.size(); ++i) expect_bits(bits.data()[i], {1, 2, 4, 8, 16, 32});
+    expect(out.shape(0), x.shape(0), "row_variances, rows");
+    expect(out.shape(1), bits.size(), "row_variances, one column a width");
+    const int64_t width = x.shape(1);
+    nb::gil_scoped_release release;
+    parallel(x.shape(0), 1, GRAIN / std::max<int64_t>(1, width), [&](int, Range r) {
+        kernels->row_variances(x.data(), r.begin, r.end, width, bits.data(), bits.size(), out.data());
+    });
+}
+
 int format_of(const std::string& dtype) {
     if (dtype == "float32") return 32;
     if (dtype == "float16") return 16;
@@ -333,4 +344,5 @@ NB_MODULE(_native, m) {
     m.def("encode_randomk", &encode_randomk_, "x"_a, "k"_a, "gain"_a, "seed"_a, "out"_a);
     m.def("decode_randomk", &decode_randomk_, "data"_a, "k"_a, "seed"_a, "out"_a);
     m.def("drop_rows", &drop_rows, "x"_a, "ids"_a, "keep"_a, "seed"_a, "out"_a);
+    m.def("row_variances", &row_variances, "x"_a, "bits"_a, "out"_a);
 }

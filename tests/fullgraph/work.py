@@ -15,7 +15,7 @@ from torch_geometric import nn as pyg
 from thinwire import graphs
 from thinwire.codecs import Identity
 from thinwire.fullgraph import Plan, Unsupported, distribute
-from thinwire.fullgraph.halo import Wire
+from thinwire.fullgraph.wire import Wire
 from thinwire.launch import Member
 from thinwire.links import Door
 
@@ -216,10 +216,10 @@ def stale_rows(member: Member) -> list[list[float]]:
     with Door(member.store) as door:
         peer = 1 - member.rank
         sizes = [2 * (p == peer) for p in range(2)]
-        wire = Wire(door, "test", sizes, sizes, keeps=True)
+        wire = Wire(door, "test", sizes, sizes, Identity(), keeps=True)
         seen = []
         for epoch, stale in enumerate([False, True, True, False, True, True]):
-            wire.post(torch.full((2, 3), float(epoch)), Identity(), (0,))
+            wire.post(torch.full((2, 3), float(epoch)), (0,))
             seen.append(wire.finish(stale=stale).unique().tolist())
     return seen
 

@@ -61,5 +61,5 @@ class Turns:
         for _ in range(epochs):
             self._run.step(self._epoch)
             self._epoch += 1
-        self._run.places.stale_rows()
+        self._run.places.settle()
         return {}

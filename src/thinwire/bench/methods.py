@@ -9,7 +9,17 @@ from thinwire.fullgraph.job import Job
 
 # Float32 messages that cost nothing: what an epoch takes that waits for nobody.
 FREE = "free"
-PLAN = {"bits": int, "staleness": int, "sync_every": int, "seed": int}
+PLAN = {
+    "bits": int,
+    "staleness": int,
+    "sync_every": int,
+    "bits_choice": str,
+    "assign": str,
+    "assign_every": int,
+    "balance": float,
+    "weigh": str,
+    "only": str,
+}
 JOB = {"model": str, "layers": int, "hidden": int, "dropout": float, "norm": str, "lr": float, "epochs": int}
 
 
@@ -29,6 +39,8 @@ def job_of(method: str, settings: Mapping[str, Any], seed: int) -> Job:
     if len(words) % 2:
         raise ValueError(f"{method!r}: {words[-1]} has no value")
     plan = {key: value for key, value in given.items() if key in PLAN} | {"seed": seed}
+    if "bits_choice" in plan:
+        plan["bits_choice"] = Plan.parse_bits(plan["bits_choice"])
     own = {field.name for field in fields(Job)}
     return Job(
         plan=Plan("exact" if name == FREE else name, **plan),

@@ -16,8 +16,9 @@ from thinwire.fullgraph import Plan
 from thinwire.fullgraph.job import Job
 from thinwire.fullgraph.rank import work
 from thinwire.launch import Lab, lab
+from thinwire.links.cost import read_cost
 
-Method = Literal["exact", "pipe", "sylvie"]
+Method = Literal["exact", "pipe", "sylvie", "adaqp"]
 
 
 @dataclass
@@ -27,6 +28,8 @@ class Train:
     thinwire train                                     a synthetic graph, two ranks
 
     thinwire train --method sylvie --against exact     one-bit messages, beside float32
+
+    thinwire train --method adaqp --out run            bits chosen for each message; see run/plan.1.json
 
     thinwire train --data shards --hosts 4 --rate 100mbit  on emulated hosts (root)
 
@@ -57,7 +60,21 @@ class Train:
     staleness: Literal[0, 1] = 1
     """sylvie: 0 synchronous, 1 an epoch stale."""
     sync_every: int | None = None
-    """Every so many-th epoch is synchronous; 0 never. (sylvie: 10, pipe: 0)"""
+    """Every so many-th epoch is synchronous, or (adaqp) sends every row; 0 never. (sylvie, adaqp: 10, pipe: 0)"""
+    bits_choice: Annotated[str, tyro.conf.arg(metavar="BITS")] = "0,1,2,4,8,16,32"
+    """adaqp: what to choose a message's bits from; 0 is not sent, the receiver keeps its copy."""
+    assign: Literal["trade", "hide", "random"] = "trade"
+    """adaqp: variance against time; or the most bits that hide behind computation; or any."""
+    assign_every: int = 20
+    """adaqp: epochs between choices."""
+    balance: float = 0.5
+    """adaqp: 1 counts variance alone, 0 time alone."""
+    weigh: Literal["squares", "published", "gradient"] = "squares"
+    """adaqp: a message counts by its aggregation weights; or as in the published code; or by its gradient."""
+    only: Literal["", "quantize", "overlap"] = ""
+    """adaqp: without overlap, or without few bits. (both)"""
+    profile: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """adaqp: what `thinwire profile` wrote, instead of a first look at the wires."""
     epochs: int = 60
     """How many."""
     lr: float = 0.01
@@ -95,6 +112,7 @@ class Train:
             raise ValueError(f"--hosts is {self.hosts}; give 1 or more, or leave it out for ranks on this machine")
         lab.parse_rate(self.rate)
         self._plan(self.method)
+        read_cost(str(self.profile or ""))
         seat = launch.seat_from_torchrun()
         if self.hosts and seat is not None:
             raise ValueError("--hosts starts ranks of its own; give it without torchrun")
@@ -143,7 +161,19 @@ class Train:
         (self.out / "events.jsonl").touch()
 
     def _plan(self, method: Method) -> Plan:
-        return Plan(method, self.bits, self.staleness, self.sync_every, self.seed)
+        return Plan(
+            method=method,
+            bits=self.bits,
+            staleness=self.staleness,
+            sync_every=self.sync_every,
+            seed=self.seed,
+            bits_choice=Plan.parse_bits(self.bits_choice),
+            assign=self.assign,
+            assign_every=self.assign_every,
+            balance=self.balance,
+            weigh=self.weigh,
+            only=self.only,
+        )
 
     def _job(self, folder: Path) -> Job:
         # In a job of torchrun's, each machine sees to its own shards.
@@ -159,6 +189,7 @@ class Train:
             norm=self.norm,
             lr=self.lr,
             epochs=self.epochs,
+            profile="" if self.profile is None else str(self.profile.resolve()),
             out="" if self.out is None else str(self.out.resolve()),
             checkpoint_every=self.checkpoint_every,
             resume=self.resume,

@@ -9,7 +9,7 @@ from thinwire.codecs.scaled import Sign, Ternary
 from thinwire.codecs.seeds import seed_from
 from thinwire.codecs.sparse import RandomK, TopK
 from thinwire.codecs.spec import parse_codec
-from thinwire.codecs.uniform import Uniform
+from thinwire.codecs.uniform import Uniform, variances
 
 __all__ = [
     "QSGD",
@@ -26,4 +26,5 @@ __all__ = [
     "Uniform",
     "parse_codec",
     "seed_from",
+    "variances",
 ]

@@ -19,8 +19,6 @@ class Mixed(Codec):
     keeps what `out` held at the receiver, and is zero where no `out` is given.
     """
 
-    fills_out = False
-
     def __init__(self, bits: Sequence[int] | Tensor) -> None:
         chosen = torch.as_tensor(bits).cpu()
         if chosen.is_floating_point() and chosen.numel():
@@ -34,6 +32,7 @@ class Mixed(Codec):
             raise ValueError(f"Mixed(bits): {given}; give one of 0, 1, 2, 4, 8, 16 or 32 for each row")
         self.bits = chosen.to(torch.uint8)
         self._num_rows_at = {width: int((chosen == width).sum()) for width in WIDTHS}
+        self.fills_out = self._num_rows_at[0] == 0
 
     def __repr__(self) -> str:
         return f"Mixed({len(self.bits)} rows)"

@@ -1,13 +1,23 @@
 r"""Rows on a uniform grid with stochastic rounding (Sylvie, AdaQP: arXiv 2303.01277, 2306.01381)."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from thinwire.codecs.base import Codec, Shape, as_rows, rows_and_width
 from thinwire.codecs.kernels import kernels_for
-from thinwire.codecs.twins.rows import fit_grid, row_bytes, scale_to_grid
+from thinwire.codecs.twins.rows import fit_grid, row_bytes
 
 WIDTHS = (1, 2, 4, 8)
+
+
+def variances(x: Tensor, widths: Sequence[int]) -> Tensor:
+    """What rounding adds to each row of x at each of these widths (1 to 16, 32), exactly: float32 [N, C]."""
+    rows = as_rows(x.detach().to(torch.float32).contiguous())
+    found = torch.empty(len(rows), len(widths), dtype=torch.float32, device=x.device)
+    kernels_for(rows).row_variances(rows, torch.tensor(widths, dtype=torch.uint8, device=x.device), found)
+    return found
 
 
 class Uniform(Codec):
@@ -33,11 +43,7 @@ class Uniform(Codec):
 
     def variance(self, x: Tensor) -> Tensor:
         """The exact variance of each row of `decode(encode(x))` over seeds: sum of f (1 - f) S^2, float32 [N]."""
-        rows = as_rows(x.detach().to(torch.float32).contiguous())
-        low, step, _ = fit_grid(rows, self.bits)
-        t = scale_to_grid(rows, low, step)
-        fraction = t - t.floor()
-        return (fraction * (1 - fraction)).sum(dim=1) * step.square().squeeze(1)
+        return variances(x, (self.bits,)).squeeze(1)
 
     def _encode(self, x: Tensor, seed: int, out: Tensor) -> bool:
         return kernels_for(x).encode_uniform(as_rows(x), self.bits, seed, out)

@@ -8,12 +8,12 @@ from thinwire.fullgraph.plan import METHODS, Plan
 if TYPE_CHECKING:
     from thinwire.fullgraph.distribute import distribute
     from thinwire.fullgraph.edges import Unsupported
-    from thinwire.fullgraph.halo import NotFinite
+    from thinwire.fullgraph.wire import NotFinite
 
 __all__ = ["METHODS", "NotFinite", "Plan", "Unsupported", "distribute"]
 
 # These bring PyG along, which takes seconds to import: who only makes a plan does not wait for it.
-_LATER = {"distribute": "distribute", "Unsupported": "edges", "NotFinite": "halo"}
+_LATER = {"distribute": "distribute", "Unsupported": "edges", "NotFinite": "wire"}
 
 
 def __getattr__(name: str) -> Any:

@@ -36,6 +36,13 @@ class Adjacency:
         total: Tensor = _AddProduct.apply(y, x, self)  # type: ignore[no-untyped-call]
         return total
 
+    def column_sums(self, power: int) -> Tensor:
+        """Of each column, its weights to this power."""
+        values = self.transposed.values().pow(power)
+        ends = self.transposed.crow_indices().long()
+        columns = torch.repeat_interleave(torch.arange(len(ends) - 1, device=ends.device), ends.diff())
+        return values.new_zeros(len(ends) - 1).index_add_(0, columns, values)
+
 
 class _AddProduct(torch.autograd.Function):
     @staticmethod

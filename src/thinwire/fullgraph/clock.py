@@ -1,6 +1,5 @@
 """Which epoch it is: all places of a model look here for what to send, whether to wait, and what to seed with."""
 
-from thinwire.codecs import Codec, Identity
 from thinwire.fullgraph.plan import Plan
 
 
@@ -11,10 +10,6 @@ class Clock:
         self.plan = plan
         self.epoch = -1  # none yet
         self.lowest: object = None  # of this pass: the place nearest to the features that sends; the last one backward
-
-    @property
-    def codec(self) -> Codec:
-        return self.plan.codec() if self.epoch >= 0 else Identity()
 
     @property
     def stale(self) -> bool:

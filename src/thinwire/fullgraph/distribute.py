@@ -3,6 +3,7 @@
 Modules stay where they are, with the names of their weights; only what their forward does is another.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,17 +14,21 @@ from torch.nn.parameter import is_lazy
 from torch_geometric import nn as pyg
 from torch_geometric.nn import MessagePassing
 
+from thinwire.fullgraph.assign import Assigner, obey
 from thinwire.fullgraph.clock import Clock
 from thinwire.fullgraph.dropout import NodeDropout
 from thinwire.fullgraph.edges import Call, Unsupported
 from thinwire.fullgraph.gradients import GradientSum
-from thinwire.fullgraph.halo import Halo, Wire
+from thinwire.fullgraph.halo import Halo
 from thinwire.fullgraph.layers import LAYERS, Rule, Sums
 from thinwire.fullgraph.norm import WholeBatchNorm
+from thinwire.fullgraph.pace import Pace
 from thinwire.fullgraph.plan import Plan
 from thinwire.fullgraph.split_rows import SplitRows
+from thinwire.fullgraph.wire import Wire
 from thinwire.graphs import Shard
 from thinwire.links import Door
+from thinwire.links.cost import CostModel
 
 # These look at all nodes at once, each in a way of its own.
 WHOLE_GRAPH = (
@@ -41,12 +46,15 @@ WHOLE_GRAPH = (
 CALLS = 1000
 
 
-def distribute(model: nn.Module, shard: Shard, door: Door, plan: Plan | None = None) -> nn.Module:
+def distribute(
+    model: nn.Module, shard: Shard, door: Door, plan: Plan | None = None, cost: CostModel | None = None
+) -> nn.Module:
     """The same model, changed in place: rows in are this shard's nodes, rows out too, gradients are the whole graph's.
 
     Weights are rank 0's. The loss is yours: the sum over this shard's training nodes, over `shard.num_train`. An epoch
     is a forward pass in training mode; in evaluation mode messages are exact whatever the plan. Layers are given
-    `shard.edge_index`, or None, and where they use them `shard.edge_weight` or `shard.edge_attr`.
+    `shard.edge_index`, or None, and where they use them `shard.edge_weight` or `shard.edge_attr`. `cost` is what a
+    profile says of the wires; adaqp measures them itself where none is given.
     """
     if shard.num_parts != door.world_size:
         raise ValueError(
@@ -58,14 +66,16 @@ def distribute(model: nn.Module, shard: Shard, door: Door, plan: Plan | None = N
         )
     if any(is_lazy(parameter) for parameter in model.parameters()):
         raise Unsupported(f"{type(model).__name__} has weights without a shape yet; give layers their in_channels")
-    places = Places(model, shard, door, plan or Plan())
+    if cost is not None and cost.world_size != door.world_size:
+        raise ValueError(f"the profile is of {cost.world_size} ranks, this run has {door.world_size}; profile again")
+    places = Places(model, shard, door, plan or Plan(), cost)
     if not places.layers:
         raise Unsupported(f"{type(model).__name__} has no PyG message passing layer: nothing to distribute")
     with torch.no_grad():
         for tensor in [*model.parameters(), *model.buffers()]:
             if tensor.numel():
                 door.broadcast(tensor.data, 0, channel="weights").wait()
-    GradientSum(model.parameters(), door, places.release)  # lives in the weights' hooks
+    GradientSum(model.parameters(), door, places.after_gradients)  # lives in the weights' hooks
     model.register_forward_pre_hook(places.before_pass)
     model.register_forward_hook(places.after_pass, always_call=True)
     model.places = places  # type: ignore[assignment]
@@ -119,8 +129,11 @@ class Layer:
 class Places:
     """All that a model has of us: its layers' halos, its dropouts, and the clock they look at."""
 
-    def __init__(self, model: nn.Module, shard: Shard, door: Door, plan: Plan) -> None:
+    def __init__(self, model: nn.Module, shard: Shard, door: Door, plan: Plan, cost: CostModel | None) -> None:
         self.clock = Clock(plan)
+        self.assigner = Assigner(door, plan, cost)
+        self._pace = Pace()
+        self._began_s = 0.0
         self.door = door
         self.layers: list[Layer] = []
         self.within_pass = False
@@ -160,29 +173,53 @@ class Places:
             self.door.step = self.clock.epoch
         self.clock.lowest = None
         self.within_pass = True
+        self._began_s = time.perf_counter()
 
     def after_pass(self, *_: object) -> None:
         self.within_pass = False
 
-    def release(self) -> None:
-        """Send what has let the weights' gradients pass."""
+    def after_gradients(self) -> None:
+        """Send what has let the weights' gradients pass; and where a period ends, choose bits for the next one."""
+        plan, epoch = self.clock.plan, self.clock.epoch
         for wire in self._wires():
             wire.release()
+        if plan.adapts and not plan.traces(epoch):  # looking takes time of its own
+            self._pace.add(time.perf_counter() - self._began_s, list(self._wires()))
+        if plan.assigns(epoch):
+            self.assigner.assign(self.halos, epoch + 1, self._pace)
+            self._pace.clear()
 
-    def stale_rows(self) -> dict[str, Tensor]:
-        """What the next epochs will read of this one, by channel; for a checkpoint."""
+    def settle(self) -> None:
+        """Take in all that is under way."""
         for wire in self._wires():
             wire.settle()
-        return {wire.channel: wire.held for wire in self._wires() if wire.held is not None}
 
-    def restore(self, epoch: int, rows: dict[str, Tensor]) -> None:
-        """Go on after this epoch, with those rows; without any the next epoch is synchronous."""
+    def state(self) -> dict[str, Tensor]:
+        """What the next epochs will need of those before, by channel; for a checkpoint."""
+        self.settle()
+        found: dict[str, Tensor] = {}
+        for wire in self._wires():
+            if wire.held is not None:
+                found[f"held/{wire.channel}"] = wire.held
+            if wire.bits is not None:
+                found[f"bits/{wire.channel}/out"], found[f"bits/{wire.channel}/into"] = wire.bits
+            if wire.trace is not None:
+                found |= {f"trace/{wire.channel}/{name}": value for name, value in wire.trace.tensors().items()}
+        return found
+
+    def restore(self, epoch: int, state: dict[str, Tensor]) -> None:
+        """Go on after this epoch, from such a state; without any the next epoch is synchronous."""
         self.clock.epoch = epoch
         for layer in self.layers:  # one called several times gets all its halos at its first pass
-            while any(channel.startswith(f"{layer.name}.{len(layer.halos)}.") for channel in rows):
+            while any(f"/{layer.name}.{len(layer.halos)}." in name for name in state):
                 layer.add_halo()
         for wire in self._wires():
-            wire.held = rows.get(wire.channel)
+            wire.held = state.get(f"held/{wire.channel}")
+            if (out := state.get(f"bits/{wire.channel}/out")) is not None:
+                obey(wire, out, state[f"bits/{wire.channel}/into"])
+            if wire.trace is not None:
+                own = f"trace/{wire.channel}/"
+                wire.trace.restore({k.removeprefix(own): v for k, v in state.items() if k.startswith(own)})
 
     def _wires(self) -> Iterator[Wire]:
         for halo in self.halos:

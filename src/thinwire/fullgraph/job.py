@@ -22,6 +22,7 @@ class Job:
     lr: float = 0.01
     epochs: int = 60
     evaluate_every: int = 5
+    profile: str = ""  # a file that `thinwire profile` wrote; where empty, adaqp measures the wires itself
     events: str = ""  # a file to append to; none where empty
     out: str = ""  # a folder for checkpoints and predictions; none where empty
     checkpoint_every: int = 10
@@ -34,5 +35,5 @@ class Job:
 
     def identity(self) -> dict[str, Any]:
         """What must be the same for a run to go on: all but where it is kept, how long it lasts and how it is seen."""
-        free = ("data", "shards", "epochs", "evaluate_every", "events", "out", "checkpoint_every", "resume")
+        free = ("data", "shards", "epochs", "evaluate_every", "profile", "events", "out", "checkpoint_every", "resume")
         return {name: value for name, value in asdict(self).items() if name not in (*free, "resume_epoch")}

@@ -37,6 +37,7 @@ class SplitSum:
             # Of features the sum itself is kept: it does not change either.
             total = halo.once(x_ND, lambda: self._far.add_to(self._own @ x_ND, halo.ask(x_ND)), by=self)
             return total, beside() if beside else None
+        halo.reads = self._far
         token = halo.post(x_ND)
         own = self._own @ x_ND
         more = beside() if beside else None

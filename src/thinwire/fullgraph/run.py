@@ -17,14 +17,15 @@ from thinwire.codecs import seed_from
 from thinwire.fullgraph import checkpoint, messages, score
 from thinwire.fullgraph.checkpoint import Checkpoint, Place
 from thinwire.fullgraph.distribute import Places, distribute
-from thinwire.fullgraph.halo import NotFinite
 from thinwire.fullgraph.job import Job
 from thinwire.fullgraph.models import build, widths_of
 from thinwire.fullgraph.own_shard import own_shard
 from thinwire.fullgraph.saved import load_optimizer, optimizer_tensors, resumed
+from thinwire.fullgraph.wire import NotFinite
 from thinwire.graphs import TEST, TRAIN, VALIDATION, Manifest, Shard
 from thinwire.launch import Member
 from thinwire.links import Door
+from thinwire.links.cost import CostModel, read_cost
 
 PLAN = "plan.json"
 PREDICTIONS = "predictions.npz"
@@ -64,7 +65,7 @@ class Run:
             dropout=job.dropout,
             seed=job.plan.seed,
         ).to(shard.x.device)
-        self.model = distribute(made, shard, door, job.plan)
+        self.model = distribute(made, shard, door, job.plan, read_cost(job.profile))
         self.places: Places = self.model.places  # type: ignore[assignment]
         self.facts = {"job": job.identity(), "world_size": door.world_size, "data": manifest.checksum}
         self.x = shard.x.float()
@@ -75,6 +76,8 @@ class Run:
         self.rows: list[dict[str, Any]] = []
         self.scores: dict[str, float | None] = {"val_score": None, "test_score": None}  # not evaluated yet
         self.kept = "no checkpoint was kept"
+        self._plans = 0  # assignments of bits so far
+        self._predicted_s: float | None = None
 
     @property
     def done(self) -> int:
@@ -104,7 +107,7 @@ class Run:
         self.door.books.take()
         start = time.perf_counter()
         loss = self.step(epoch)
-        row = self._row(epoch, loss, time.perf_counter() - start)
+        row = self._row(epoch, loss, time.perf_counter() - start) | self._planned()
         if self._is_due(epoch, self.job.evaluate_every):
             self.scores = self._scores()
         self.rows.append(row | self.scores)
@@ -114,6 +117,23 @@ class Run:
         if self.job.out and self._is_due(epoch, self.job.checkpoint_every):
             self.save()
 
+    def _planned(self) -> dict[str, Any]:
+        """What the last assignment of bits predicts for this epoch; a new one is written to its own file."""
+        records = self.places.assigner.records
+        found: dict[str, Any] = {}
+        if self._predicted_s is not None:
+            found["predicted_s"] = self._predicted_s
+        for record in records:
+            self._plans += 1
+            self._predicted_s = record["predicted_epoch_s"]
+            found["assign_s"] = record["assign_s"]
+            if self.job.out and self.door.rank == 0:
+                stamp = artifacts.stamp(seed=self.job.plan.seed, world_size=self.door.world_size)
+                path = Path(self.job.out) / PLAN
+                artifacts.write_json(path.with_suffix(f".{self._plans}.json"), {**stamp, **record})
+        records.clear()
+        return found
+
     def save(self) -> None:
         for name, value in self.model.state_dict().items():  # the same on every rank
             if value.is_floating_point() and not bool(torch.isfinite(value).all()):
@@ -122,8 +142,10 @@ class Run:
                 )
         tensors = {f"weights/{name}": value for name, value in self.model.state_dict().items()}
         tensors |= {f"optimizer/{name}": value for name, value in optimizer_tensors(self.optimizer).items()}
-        tensors |= {f"stale/{name}": value for name, value in self.places.stale_rows().items()}
-        facts = {**self.facts, "losses": self.losses, "scores": self.scores}
+        tensors |= {f"places/{name}": value for name, value in self.places.state().items()}
+        cost = self.places.assigner.cost
+        facts = {**self.facts, "losses": self.losses, "scores": self.scores, "plans": self._plans}
+        facts |= {"cost": None if cost is None else cost.to_json()}
         place = Place(self.job.checkpoints, self.door.rank, self.door.world_size)
         checkpoint.write(place, Checkpoint(self.done, facts, tensors))
         self.kept = f"the checkpoint after epoch {self.done} stays"
@@ -135,14 +157,17 @@ class Run:
             self._forget_after(0 if state is None else state.done)
         if state is None:  # killed before the first one
             return
-        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}, "stale": {}}
+        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}, "places": {}}
         for name, tensor in state.tensors.items():
             kind, _, rest = name.partition("/")
             parts[kind][rest] = tensor
         self.model.load_state_dict(parts["weights"])
         load_optimizer(self.optimizer, parts["optimizer"])
         same = state.facts["world_size"] == self.door.world_size
-        self.places.restore(state.done - 1, parts["stale"] if same else {})
+        self.places.restore(state.done - 1, parts["places"] if same else {})
+        self._plans = state.facts["plans"]
+        if same and state.facts["cost"] is not None:  # the same wires, the same plans
+            self.places.assigner.cost = CostModel.from_json(state.facts["cost"])
         self.losses, self.scores = list(state.facts["losses"]), dict(state.facts["scores"])
         self.kept = f"the checkpoint after epoch {state.done} stays"
 

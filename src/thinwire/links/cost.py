@@ -6,8 +6,10 @@ burst pass at full speed). A collective takes the same shape over the time that 
 from the way it goes: rounds, a ring, a chain. So what a way of going does not explain is measured and not guessed.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,6 +80,16 @@ class Link:
 
     def seconds(self, size_bytes: float) -> float:
         return max(self.latency_s, self.fixed_s + size_bytes / self.bytes_per_s)
+
+
+def read_cost(path: str) -> "CostModel | None":
+    """Of a profile.json; None where no path is given."""
+    if not path:
+        return None
+    try:
+        return CostModel.from_json(json.loads(Path(path).read_text()))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no profile ({error}); make one with thinwire profile --out FILE") from None
 
 
 @dataclass(frozen=True)

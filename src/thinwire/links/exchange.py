@@ -131,7 +131,8 @@ class Door:
         sent = _as_bytes(data)
         tag = self._message_tag(channel)
         number = self.pulse.enters_send(peer)
-        waiting = Waiting(channel, self.step, sent.nbytes, sends_to=peer, message=number)
+        ahead = self.pulse.begins(sent.nbytes)
+        waiting = Waiting(channel, self.step, sent.nbytes, sends_to=peer, message=number, ahead_bytes=ahead)
         self.books.posted(channel, {peer: sent.nbytes})
         transfer: Transfer[None] = Transfer(self.books, self.pulse, waiting, lambda: None)
         return self._message(transfer, lambda: dist.isend(sent, peer, tag=tag), sent)
@@ -141,7 +142,8 @@ class Door:
         received = torch.empty(size, dtype=torch.uint8, device=device)
         tag = self._message_tag(channel)
         number = self.pulse.enters_receive(peer)
-        waiting = Waiting(channel, self.step, size, receives_from=peer, message=number)
+        ahead = self.pulse.begins(size)
+        waiting = Waiting(channel, self.step, size, receives_from=peer, message=number, ahead_bytes=ahead)
         self.books.posted(channel, {})
         transfer = Transfer(self.books, self.pulse, waiting, lambda: received)
         return self._message(transfer, lambda: dist.irecv(received, peer, tag=tag), received)
@@ -157,7 +159,7 @@ class Door:
         bytes_to = {peer: size for peer, size in bytes_to.items() if peer != self.rank}
         self.books.posted(channel, bytes_to)
         size = sum(bytes_to.values()) + incoming_bytes
-        waiting = Waiting(channel, self.step, size, operation=operation)
+        waiting = Waiting(channel, self.step, size, operation=operation, ahead_bytes=self.pulse.begins(size))
         return Transfer(self.books, self.pulse, waiting, finish), zlib.crc32(name.encode()) % TAGS
 
     def _follow(self, transfer: Transfer[T], post: Callable[[], Any], *, keep: Tensor) -> Transfer[T]:

@@ -64,6 +64,7 @@ class Waiting:
     sends_to: int | None = None
     receives_from: int | None = None
     message: int = 0  # which one between the two
+    ahead_bytes: int = 0  # under way already when it was posted: it shares its links with them
     since_s: float = field(default_factory=time.monotonic)
 
     def is_behind(self, peer: int, counts: Counts, me: int) -> bool:
@@ -92,6 +93,7 @@ class Pulse:
         self._beats = 0
         self._wake = threading.Event()
         self._stop = False
+        self._under_way_bytes = 0
         # A key that does not exist would block who reads it: everybody makes everybody's.
         for peer in range(world_size):
             store.compare_set(_key(peer), "", f"0 {nothing.text()}")
@@ -119,6 +121,16 @@ class Pulse:
             self._counts.received[peer] += 1
             return self._counts.received[peer]
 
+    def begins(self, size_bytes: int) -> int:
+        """A transfer is posted; bytes that were under way before it."""
+        with self._lock:
+            self._under_way_bytes += size_bytes
+            return self._under_way_bytes - size_bytes
+
+    def ends(self, size_bytes: int) -> None:
+        with self._lock:
+            self._under_way_bytes -= size_bytes
+
     def check(self, waiting: Waiting) -> None:
         """Raise PeerLost if somebody is known to be lost, or has been silent or behind for too long."""
         if self._verdict is not None:
@@ -139,7 +151,8 @@ class Pulse:
             if peer in behind and late_s > self.limit_s + 2 * BEAT_S:
                 raise self._condemn(f"rank {peer} alive but stuck for {late_s:.0f} s", waiting)
         took_s = now - waiting.since_s
-        if not behind and took_s > self.limit_s + waiting.size_bytes / LEAST_BYTES_PER_S:
+        size_bytes = waiting.size_bytes + waiting.ahead_bytes
+        if not behind and took_s > self.limit_s + size_bytes / LEAST_BYTES_PER_S:
             what = f"all ranks are there, and {waiting.size_bytes} bytes have not arrived after {took_s:.0f} s"
             raise self._condemn(f"{what} (do both ends expect the same sizes?)", waiting)
 

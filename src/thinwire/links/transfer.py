@@ -25,6 +25,7 @@ class Transfer(Generic[T]):
         self.waiting = waiting
         self._finish = finish
         self._posted_s = time.perf_counter()
+        self.seconds = 0.0  # from posting to completion, once it has ended
         self._ended = threading.Event()
         self._error: BaseException | None = None
         # On CUDA: what the caller's stream must be told to wait for.
@@ -50,5 +51,7 @@ class Transfer(Generic[T]):
 
     def end(self, error: BaseException | None = None) -> None:
         self._error = error
-        self._books.finished(self.waiting.channel, time.perf_counter() - self._posted_s)
+        self.seconds = time.perf_counter() - self._posted_s
+        self._books.finished(self.waiting.channel, self.seconds)
+        self._pulse.ends(self.waiting.size_bytes)
         self._ended.set()

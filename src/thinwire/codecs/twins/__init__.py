@@ -15,6 +15,7 @@ from thinwire.codecs.twins.flat import (
 )
 from thinwire.codecs.twins.rows import decode_mixed, decode_uniform, encode_mixed, encode_uniform
 from thinwire.codecs.twins.sparse import decode_randomk, decode_topk, encode_randomk, encode_topk
+from thinwire.codecs.twins.variance import row_variances
 
 __all__ = [
     "decode_copy",
@@ -34,4 +35,5 @@ __all__ = [
     "encode_ternary",
     "encode_topk",
     "encode_uniform",
+    "row_variances",
 ]

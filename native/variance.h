@@ -1,0 +1,35 @@
+// What rounding a row at random adds: the sum of f (1 - f) step^2 over its values, f where each lies between two codes.
+// The specification is codecs/twins/variance.py, with the order of adding: column c in lane c % 16, lanes by halves.
+#pragma once
+#include "rows.h"
+
+namespace thinwire::THINWIRE_ISA {
+
+constexpr int SUM_LANES = 16;
+
+TW_INLINE float row_variance(const float* x, int64_t width, float lowest, float highest, int levels) {
+    const Grid g = fit_grid(lowest, highest, levels);
+    if (!g.ok) return __builtin_inff();
+    const Floats low = splat(g.low), inverse = splat(g.inverse);
+    Floats sums[SUM_LANES / LANES] = {};
+    auto add = [&](const float* from, int part) {
+        Floats t = (load<Floats>(from) - low) * inverse;
+        Floats f = t - to_floats(truncate(t));
+        sums[part] += f * (1.0f - f);
+    };
+    int64_t c = 0;
+    for (; c + SUM_LANES <= width; c += SUM_LANES)
+        for (int part = 0; part < SUM_LANES / LANES; ++part) add(x + c + part * LANES, part);
+    if (c < width) {
+        float last[SUM_LANES];
+        for (int i = 0; i < SUM_LANES; ++i) last[i] = c + i < width ? x[c + i] : g.low;  // at a code: adds 0
+        for (int part = 0; part < SUM_LANES / LANES; ++part) add(last + part * LANES, part);
+    }
+    float lanes[SUM_LANES];
+    memcpy(lanes, sums, sizeof lanes);
+    for (int half = SUM_LANES / 2; half >= 1; half /= 2)
+        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    return lanes[0] * (g.step * g.step);
+}
+
+}  // namespace thinwire::THINWIRE_ISA

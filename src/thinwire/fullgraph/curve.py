@@ -1,0 +1,151 @@
+"""What bytes buy: for each row the hull of its choices, for all rows of a pair one convex curve of variance over bytes.
+
+Along a row's lower hull each further byte buys less than the one before it. So the steps of all rows, sorted by gain a
+byte, are the best there is at every number of bytes where a step ends, and at most one step short in between. Pure.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+# Steps past the budget that are looked through for some that still fit.
+FILL = 64
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Variance of all rows together over their bytes, from the cheapest choice of each row to the best one."""
+
+    row: Ints  # of each step, by falling gain a byte
+    choice: Ints  # that the row has after it
+    step_bytes: Array
+    step_gain: Array
+    num_rows: int
+    least_bytes: float  # every row at the cheapest choice
+    least_variance: float
+    most_bytes: float  # every row at the dearest one
+    most_variance: float
+
+    @staticmethod
+    def of(bytes_C: Sequence[float] | Array, variance_KC: Array) -> "Curve":
+        """Choices by rising bytes; a row's variances need not fall along them."""
+        sizes = np.asarray(bytes_C, dtype=np.float64)
+        if len(sizes) == 0 or np.any(np.diff(sizes) <= 0):
+            raise ValueError(f"choices of {list(sizes)} bytes; give at least one, in rising order")
+        if variance_KC.ndim != 2 or variance_KC.shape[1] != len(sizes):
+            raise ValueError(f"variances of shape {variance_KC.shape}; give a column for each of {len(sizes)} choices")
+        if not np.isfinite(variance_KC).all():
+            raise ValueError("a variance is not finite: what is to be sent is not, or spans more than float32 holds")
+        rows, choices, grown, gained, rate = _hull_steps(sizes, np.ascontiguousarray(variance_KC.T, dtype=np.float64))
+        order = np.argsort(-rate)
+        num_rows = len(variance_KC)
+        return Curve(
+            rows[order],
+            choices[order],
+            grown[order],
+            gained[order],
+            num_rows,
+            float(num_rows * sizes[0]),
+            float(variance_KC[:, 0].sum()),
+            float(num_rows * sizes[-1]),
+            float(variance_KC[:, -1].sum()),
+        )
+
+    @cached_property
+    def bytes(self) -> Array:
+        """Where steps end, from the cheapest."""
+        return self.least_bytes + np.concatenate(([0.0], np.cumsum(self.step_bytes)))
+
+    @cached_property
+    def variance(self) -> Array:
+        """What is left there."""
+        return self.least_variance - np.concatenate(([0.0], np.cumsum(self.step_gain)))
+
+    def within(self, budget: float) -> "Taken":
+        """The best steps that fit; after the first that does not, later ones that do."""
+        first = int(np.searchsorted(self.bytes, budget * (1 + 1e-12), side="right")) - 1
+        first = max(first, 0)
+        left = budget - self.bytes[first]
+        missed: set[int] = set()
+        more = []
+        gain = 0.0
+        for step in range(first, min(first + FILL, len(self.row))):
+            row = int(self.row[step])
+            if row in missed or self.step_bytes[step] > left:
+                missed.add(row)  # a row's later steps stand on this one
+                continue
+            more.append(step)
+            left -= self.step_bytes[step]
+            gain += self.step_gain[step]
+        size = float(self.bytes[first] + self.step_bytes[more].sum())
+        return Taken(self, first, tuple(more), size, float(self.variance[first]) - gain)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Some steps of a curve: the first so many, and a few more."""
+
+    curve: Curve
+    first: int
+    more: tuple[int, ...]
+    bytes: float
+    variance: float
+
+    def choices(self) -> Ints:
+        """Of each row."""
+        chosen = np.zeros(self.curve.num_rows, dtype=np.int64)
+        steps = np.concatenate((np.arange(self.first), np.asarray(self.more, dtype=np.int64)))
+        chosen[self.curve.row[steps]] = self.curve.choice[steps]  # the last of a row's steps stays
+        return chosen
+
+
+Steps = tuple[Ints, Ints, Array, Array, Array]  # row, choice after it, bytes, gain, gain a byte
+
+
+def _hull_steps(sizes: Array, variance_CK: Array) -> Steps:
+    """From choice to choice along each row's lower hull."""
+    gains = variance_CK[:-1] - variance_CK[1:]
+    rates = gains / np.diff(sizes)[:, None]
+    # Mostly each further choice buys less than the one before it: then all are on the hull.
+    convex = np.all(rates[1:] < rates[:-1], axis=0) & np.all(rates[-1:] > 0, axis=0)
+    steps: list[Steps] = []
+    rows = np.flatnonzero(convex)
+    for choice, (gain, rate) in enumerate(zip(gains[:, convex], rates[:, convex], strict=True), start=1):
+        grown = np.full(len(rows), sizes[choice] - sizes[choice - 1])
+        steps.append((rows, np.full(len(rows), choice), grown, gain, rate))
+    steps += _jumps(sizes, variance_CK, np.flatnonzero(~convex))
+    if not steps:
+        none = np.zeros(0)
+        return none.astype(np.int64), none.astype(np.int64), none, none, none
+    rows, choices, grown, gain, rate = (np.concatenate(column) for column in zip(*steps, strict=True))
+    return rows, choices, grown, gain, rate
+
+
+def _jumps(sizes: Array, variance_CK: Array, rows: Ints) -> list[Steps]:
+    """The same for rows whose hull leaves choices out: each time to the one that buys most a byte."""
+    now = np.zeros(len(rows), dtype=np.int64)
+    left = variance_CK[0, rows]
+    before = np.full(len(rows), np.inf)
+    steps: list[Steps] = []
+    while len(rows):
+        best = np.zeros(len(rows))
+        target = np.zeros(len(rows), dtype=np.int64)
+        for choice in range(1, len(sizes)):
+            grown = sizes[choice] - sizes[now]
+            rate = np.where(grown > 0, left - variance_CK[choice, rows], 0.0) / np.where(grown > 0, grown, 1.0)
+            better = (rate > 0) & (rate >= best)  # of equal ones the farthest: they are one step
+            best[better] = rate[better]
+            target[better] = choice
+        moves = target > 0
+        rows, now, left, target = rows[moves], now[moves], left[moves], target[moves]
+        before = np.minimum(best[moves], np.nextafter(before[moves], 0))  # rounding must not turn steps round
+        after = variance_CK[target, rows]
+        steps.append((rows, target, sizes[target] - sizes[now], left - after, before))
+        now, left = target, after
+    return steps

@@ -1,0 +1,55 @@
+"""How an epoch's time goes: what computation takes, what it hides of each transfer, what is waited for."""
+
+import statistics
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+
+from thinwire.fullgraph.wire import Wire
+from thinwire.links import Door
+
+EPOCHS = 16
+CHANNEL = "pace"
+
+
+class Pace:
+    """Of the last epochs, on this rank."""
+
+    def __init__(self) -> None:
+        self._epochs: deque[tuple[float, dict[str, tuple[float, float, float]]]] = deque(maxlen=EPOCHS)
+
+    def add(self, seconds: float, wires: Sequence[Wire]) -> None:
+        """An epoch, from the beginning of its pass to the sum of gradients."""
+        self._epochs.append((seconds, {w.channel: (w.window_s, w.exposed_s, w.flight_s) for w in wires if w.width}))
+
+    def clear(self) -> None:
+        self._epochs.clear()
+
+    def hidden_s(self, channels: Sequence[str], door: Door) -> list[float]:
+        """Seconds of computation that each transfer has to hide behind: those of the rank with the fewest."""
+        own = [self._median(channel, 0) for channel in channels]
+        told = door.all_gather(
+            torch.tensor(own, dtype=torch.float64), [8 * len(own)] * door.world_size, channel=CHANNEL
+        )
+        everybodys = [part.clone().view(torch.float64).tolist() for part in told.wait()]
+        return [min(each) for each in zip(*everybodys, strict=True)]
+
+    def predict(
+        self, channels: Sequence[str], before_s: Sequence[float], after_s: Sequence[float], door: Door
+    ) -> float | None:
+        """Seconds of an epoch whose transfers take so long instead of what they took; the mean of all ranks."""
+        if not self._epochs:
+            return None
+        # What is not waiting stays; transfers keep what the model does not know of them.
+        seconds = statistics.median(
+            total - sum(times[channel][1] for channel in channels) for total, times in self._epochs
+        )
+        for channel, before, after in zip(channels, before_s, after_s, strict=True):
+            flight = max(after, self._median(channel, 2) + after - before)
+            seconds += max(0.0, flight - self._median(channel, 0))
+        told = door.all_reduce(torch.tensor([seconds], dtype=torch.float64), channel=CHANNEL).wait()
+        return float(told) / door.world_size
+
+    def _median(self, channel: str, which: int) -> float:
+        return statistics.median(times[channel][which] for _, times in self._epochs) if self._epochs else 0.0

@@ -1,0 +1,74 @@
+"""A first look at the wires, in a second or two: a rate for every ordered pair. `probe` measures all there is.
+
+Pairs of a round go side by side, as they do in an exchange. Every rank gets the same answer.
+"""
+
+import statistics
+
+import torch
+
+from thinwire.links.cost import KINDS, CostModel, Hinge, Link
+from thinwire.links.exchange import Door
+
+CHANNEL = "sketch"
+# Sizes grow fourfold until the slowest pair of a round takes long enough to tell.
+FIRST_BYTES = 64 << 10
+LAST_BYTES = 16 << 20
+ENOUGH_S = 0.05
+REPEATS = 3
+
+
+def sketch(door: Door) -> CostModel:
+    n = door.world_size
+    floor_s = _gathered(door, _small_exchange_s(door)).max().item() if n > 1 else 0.0
+    links = {}
+    for distance in range(1, n):
+        rates = _round_rates(door, distance)
+        for dst in range(n):
+            src = (dst - distance) % n
+            links[src, dst] = Link(src, dst, floor_s / (n - 1), 0.0, rates[dst])
+    hinge = Hinge(floor_s, 0.0, 1.0)
+    return CostModel(n, links, dict.fromkeys(KINDS, hinge))
+
+
+def _round_rates(door: Door, distance: int) -> list[float]:
+    """Bytes a second into each rank. From two sizes: what a message takes however small it is drops out."""
+    size, before = FIRST_BYTES, _round_s(door, distance, FIRST_BYTES // 4)
+    while True:
+        taken = _round_s(door, distance, size)
+        if taken.max() >= ENOUGH_S or size >= LAST_BYTES:
+            break
+        size, before = 4 * size, taken
+    grown = (taken - before).clamp(min=0.5 * taken)  # a disturbed one must not look endlessly fast
+    return [float(0.75 * size / seconds) for seconds in grown]
+
+
+def _round_s(door: Door, distance: int, size: int) -> torch.Tensor:
+    """Of each receiver, the quickest of a few: delays add."""
+    target, source = (door.rank + distance) % door.world_size, (door.rank - distance) % door.world_size
+    own = []
+    for _ in range(REPEATS):
+        _gathered(door, 0.0)  # all begin together
+        received = door.receive(size, source, channel=CHANNEL)
+        sent = door.send(torch.zeros(size, dtype=torch.uint8), target, channel=CHANNEL)
+        received.wait()
+        sent.wait()
+        own.append(received.seconds)
+    return _gathered(door, min(own))
+
+
+def _small_exchange_s(door: Door) -> float:
+    taken = []
+    for _ in range(REPEATS):
+        parts = [torch.zeros(64, dtype=torch.uint8) for _ in range(door.world_size)]
+        transfer = door.all_to_all(parts, [64] * door.world_size, channel=CHANNEL)
+        transfer.wait()
+        taken.append(transfer.seconds)
+    return statistics.median(taken)
+
+
+def _gathered(door: Door, value: float) -> torch.Tensor:
+    """Everybody's."""
+    told = torch.zeros(door.world_size, dtype=torch.float64)
+    told[door.rank] = value
+    return door.all_reduce(told, channel=CHANNEL).wait()

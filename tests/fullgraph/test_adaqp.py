@@ -1,0 +1,126 @@
+"""AdaQP's solver: the best there is by exhaustive search and HiGHS, or within the gap it states; and quick."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import lil_matrix
+
+from thinwire.fullgraph import adaqp
+from thinwire.fullgraph.adaqp import Outline, Pair, Scale
+from thinwire.fullgraph.curve import Array, Curve
+from thinwire.links.cost import Hinge
+
+SIZES = np.array([9.0, 12.0, 20.0, 36.0, 68.0])
+
+
+def an_instance(seed: int) -> tuple[list[Array], list[int], list[Hinge]]:
+    """Ranks 3, some pairs without rows; variances as a quantizer's, or any."""
+    randomness = np.random.default_rng(seed)
+    variances, rounds, lines = [], [], []
+    for src, dst in itertools.permutations(range(3), 2):
+        count = int(randomness.integers(0, 5))
+        if seed % 2:
+            shape = randomness.lognormal(0, 2, (count, 1)) / (2.0 ** np.array([1, 2, 4, 8, 16]) - 1) ** 2
+            variances.append(shape * randomness.uniform(0.8, 1.2, (count, 5)))
+        else:
+            variances.append(randomness.uniform(0, 1, (count, 5)))
+        rounds.append((dst - src) % 3)
+        lines.append(
+            Hinge(float(randomness.uniform(0, 40)), float(randomness.uniform(-5, 20)), randomness.uniform(0.2, 3))
+        )
+    return variances, rounds, lines
+
+
+def solved_by_highs(
+    variances: list[Array], rounds: list[int], lines: list[Hinge], balance: float, hidden_s: float
+) -> float:
+    """The same objective as a mixed integer program."""
+    scale = scale_of(variances, rounds, lines, balance, hidden_s)
+    used = [number for number, each in enumerate(variances) if len(each)]
+    numbers = sorted({rounds[number] for number in used})
+    cells = [(number, row, c) for number in used for row in range(len(variances[number])) for c in range(len(SIZES))]
+    num = len(cells) + len(numbers) + 1  # a switch each, a length each, and max(Z, free)
+    cost = np.zeros(num)
+    cost[: len(cells)] = [scale.variance_weight * variances[n][row, c] for n, row, c in cells]
+    cost[-1] = scale.seconds_weight
+    rows, low, high = [], [], []
+
+    def need(entries: dict[int, float], least: float, most: float = np.inf) -> None:
+        rows.append(entries)
+        low.append(least)
+        high.append(most)
+
+    for number in used:
+        of_pair = [at for at, cell in enumerate(cells) if cell[0] == number]
+        length = len(cells) + numbers.index(rounds[number])
+        line = lines[number]
+        need({length: 1.0} | {at: -line.slope * SIZES[cells[at][2]] for at in of_pair}, line.fixed_s)
+        need({length: 1.0}, line.floor_s)
+        for row in range(len(variances[number])):
+            need({at: 1.0 for at in of_pair if cells[at][1] == row}, 1.0, 1.0)
+    need({num - 1: 1.0} | {len(cells) + at: -1.0 for at in range(len(numbers))}, 0.0)
+    need({num - 1: 1.0}, scale.free_s)
+    matrix = lil_matrix((len(rows), num))
+    for at, entries in enumerate(rows):
+        for column, value in entries.items():
+            matrix[at, column] = value
+    whole = np.zeros(num)
+    whole[: len(cells)] = 1
+    top = np.full(num, np.inf)
+    top[: len(cells)] = 1
+    found = milp(
+        cost,
+        constraints=LinearConstraint(matrix.tocsr(), low, high),
+        integrality=whole,
+        bounds=Bounds(np.zeros(num), top),
+        options={"mip_rel_gap": 0.0},
+    )
+    assert found.success
+    return float(found.fun) - scale.variance_weight * scale.most_variance - scale.seconds_weight * scale.least_s
+
+
+def scale_of(variances: list[Array], rounds: list[int], lines: list[Hinge], balance: float, hidden_s: float) -> Scale:
+    curves = [Curve.of(SIZES, each) for each in variances]
+    pairs = [
+        Pair(number, line, Outline.of(curve))
+        for number, line, curve in zip(rounds, lines, curves, strict=True)
+        if curve.num_rows
+    ]
+    return Scale.of(pairs, balance, hidden_s)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_equals_highs_or_lies_within_the_stated_gap(block: int) -> None:
+    exact = 0
+    for seed in range(80 * block, 80 * (block + 1)):
+        variances, rounds, lines = an_instance(seed)
+        if not any(len(each) for each in variances):
+            continue
+        balance = (0.5, 0.9, 0.1, 0.0, 1.0)[seed % 5]
+        hidden_s = (0.0, 60.0, 150.0)[seed % 3]
+        best = solved_by_highs(variances, rounds, lines, balance, hidden_s)
+        found = adaqp.assign([Curve.of(SIZES, v) for v in variances], rounds, lines, balance=balance, hidden_s=hidden_s)
+        assert found.bound <= best + 1e-6, seed
+        assert best - 1e-6 <= found.objective <= best + found.gap + 1e-6, seed
+        exact += found.objective <= best + 1e-6
+    assert exact >= 60, exact
+
+
+def test_assigns_a_million_messages_in_two_seconds() -> None:
+    randomness = np.random.default_rng(0)
+    sizes = [26.0, 36.0, 68.0, 132.0, 260.0, 516.0, 1024.0]
+    shape = np.array([2.0, 1.5, 0.3, 0.02, 1e-4, 1e-8, 0.0])
+    variances, rounds, lines = [], [], []
+    for src, dst in itertools.permutations(range(4), 2):
+        variances.append(randomness.lognormal(0, 1.5, (83_334, 1)) * shape * randomness.uniform(0.9, 1.1, (83_334, 7)))
+        rounds.append((dst - src) % 4)
+        lines.append(Hinge(0.0, 0.0, 1e-7))
+    start = time.process_time()
+    found = adaqp.assign([Curve.of(sizes, each) for each in variances], rounds, lines)
+    taken = time.process_time() - start
+    assert sum(len(each) for each in found.choices) > 1_000_000
+    assert found.gap < 1e-4
+    assert taken < 2.0, taken
