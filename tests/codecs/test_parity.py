@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.codecs.every import every_codec, normal
-from thinwire.codecs import QSGD, Codec, ErrorFeedback, Mixed, RandomK, Sign, Ternary, TopK, Uniform
+from thinwire.codecs import QSGD, Codec, ErrorFeedback, Mixed, RandomK, Sign, Ternary, TopK, Uniform, variances
 from thinwire.codecs.kernels import Native, native, twins_only
 
 WIDTHS = (0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 255, 256, 257)
@@ -78,6 +78,19 @@ def test_every_codec_on_every_kind_of_input(isa: str, kind: str) -> None:
         for num_rows in (0, 1, 9):
             for codec in every_codec(num_rows):
                 assert_equal_to_twin(codec, INPUTS[kind](num_rows, width))
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_variances_on_every_kind_of_input(isa: str, kind: str) -> None:
+    for width in WIDTHS:
+        x = INPUTS[kind](9, width)
+        if width > 3:
+            x[4, 3] = torch.nan
+        found = variances(x, (1, 2, 4, 8, 16, 32))
+        with twins_only():
+            twin = variances(x, (1, 2, 4, 8, 16, 32))
+        assert torch.equal(found.nan_to_num(-1.0), twin.nan_to_num(-1.0)), width
+        assert torch.equal(found.isnan(), twin.isnan())
 
 
 @settings(max_examples=150, deadline=None)

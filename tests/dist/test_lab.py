@@ -47,6 +47,16 @@ def test_the_rate_holds_and_the_books_agree_with_the_kernel(rate: str, size: int
 
 
 @needs_lab
+def test_a_sketch_finds_the_slow_host_in_seconds() -> None:
+    rates = [100e6, 100e6, 10e6]
+    with Lab(3, rates=["100mbit", "100mbit", "10mbit"]) as hosts:
+        found = hosts.run(work.sketched)
+    assert found[0] == found[1] == found[2]
+    for (src, dst), bytes_per_s in found[0].items():
+        assert 0.7 <= bytes_per_s * 8 / min(rates[src], rates[dst]) <= 1.3
+
+
+@needs_lab
 @pytest.mark.slow
 def test_a_profile_finds_each_links_rate() -> None:
     """Rates of 50, 50 and 20 Mbit/s, found to 10 %. (How well collectives are predicted is `thinwire profile --check`.)"""

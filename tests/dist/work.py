@@ -13,12 +13,19 @@ import torch.distributed as dist
 
 from thinwire.launch import Member
 from thinwire.links import Door, PeerLost
+from thinwire.links.sketch import sketch
 
 
 def add_ranks(member: Member, offset: int) -> tuple[int, int]:
     total = torch.tensor([member.rank + offset])
     dist.all_reduce(total)
     return member.rank, int(total)
+
+
+def sketched(member: Member) -> dict[tuple[int, int], float]:
+    """Bytes a second of each ordered pair, at a first look."""
+    with Door(member.store) as door:
+        return {pair: link.bytes_per_s for pair, link in sketch(door, torch.device("cpu")).links.items()}
 
 
 def big_result(member: Member, size: int) -> bytes:

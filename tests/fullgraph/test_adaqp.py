@@ -9,7 +9,6 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_matrix
 
 from thinwire.fullgraph import adaqp
-from thinwire.fullgraph.adaqp import Outline, Pair, Scale
 from thinwire.fullgraph.curve import Array, Curve
 from thinwire.links.cost import Hinge
 
@@ -38,14 +37,27 @@ def solved_by_highs(
     variances: list[Array], rounds: list[int], lines: list[Hinge], balance: float, hidden_s: float
 ) -> float:
     """The same objective as a mixed integer program."""
-    scale = scale_of(variances, rounds, lines, balance, hidden_s)
     used = [number for number, each in enumerate(variances) if len(each)]
+    best = {number: variances[number].argmin(axis=1) for number in used}
+    most_variance = sum(float(variances[number].min(axis=1).sum()) for number in used)
+    least_variance = sum(float(variances[number][:, 0].sum()) for number in used)
+
+    def together(sizes: dict[int, float]) -> float:
+        return sum(
+            max(lines[number](sizes[number]) for number in used if rounds[number] == r)
+            for r in {rounds[number] for number in used}
+        )
+
+    least_s = together({number: float(len(variances[number]) * SIZES[0]) for number in used})
+    most_s = together({number: float(SIZES[best[number]].sum()) for number in used})
+    variance_weight = balance / (least_variance - most_variance) if least_variance > most_variance else 0.0
+    seconds_weight = (1 - balance) / (most_s - least_s) if most_s > least_s else 0.0
     numbers = sorted({rounds[number] for number in used})
     cells = [(number, row, c) for number in used for row in range(len(variances[number])) for c in range(len(SIZES))]
     num = len(cells) + len(numbers) + 1  # a switch each, a length each, and max(Z, free)
     cost = np.zeros(num)
-    cost[: len(cells)] = [scale.variance_weight * variances[n][row, c] for n, row, c in cells]
-    cost[-1] = scale.seconds_weight
+    cost[: len(cells)] = [variance_weight * variances[n][row, c] for n, row, c in cells]
+    cost[-1] = seconds_weight
     rows, low, high = [], [], []
 
     def need(entries: dict[int, float], least: float, most: float = np.inf) -> None:
@@ -62,7 +74,7 @@ def solved_by_highs(
         for row in range(len(variances[number])):
             need({at: 1.0 for at in of_pair if cells[at][1] == row}, 1.0, 1.0)
     need({num - 1: 1.0} | {len(cells) + at: -1.0 for at in range(len(numbers))}, 0.0)
-    need({num - 1: 1.0}, scale.free_s)
+    need({num - 1: 1.0}, max(hidden_s, least_s))
     matrix = lil_matrix((len(rows), num))
     for at, entries in enumerate(rows):
         for column, value in entries.items():
@@ -79,17 +91,7 @@ def solved_by_highs(
         options={"mip_rel_gap": 0.0},
     )
     assert found.success
-    return float(found.fun) - scale.variance_weight * scale.most_variance - scale.seconds_weight * scale.least_s
-
-
-def scale_of(variances: list[Array], rounds: list[int], lines: list[Hinge], balance: float, hidden_s: float) -> Scale:
-    curves = [Curve.of(SIZES, each) for each in variances]
-    pairs = [
-        Pair(number, line, Outline.of(curve))
-        for number, line, curve in zip(rounds, lines, curves, strict=True)
-        if curve.num_rows
-    ]
-    return Scale.of(pairs, balance, hidden_s)
+    return float(found.fun) - variance_weight * most_variance - seconds_weight * least_s
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -107,6 +109,34 @@ def test_equals_highs_or_lies_within_the_stated_gap(block: int) -> None:
         assert best - 1e-6 <= found.objective <= best + found.gap + 1e-6, seed
         exact += found.objective <= best + 1e-6
     assert exact >= 60, exact
+
+
+def test_the_bound_holds_where_a_floor_ends_between_two_steps() -> None:
+    """At 5 and 1 bytes the pair is below what it costs where steps of the curve end."""
+    errors = np.array([[8.01, 10.0, 0.0], [4.0, 0.0, 0.0]])
+    found = adaqp.assign([Curve.of([1.0, 5.0, 9.0], errors)], [1], [Hinge(6.0, 0.0, 1.0)], balance=0.476)
+    assert found.bound <= found.objective
+    best = min(
+        0.476 * sum(errors[row, c] for row, c in enumerate(chosen)) / 12.01
+        + 0.524 * (max(6.0, sum((1.0, 5.0, 9.0)[c] for c in chosen)) - 6.0) / 8.0
+        for chosen in itertools.product(range(3), repeat=2)
+    )
+    assert found.bound <= best + 1e-9
+    assert found.objective <= best + found.gap + 1e-9
+
+
+def test_hidden_seconds_are_spent_and_no_more() -> None:
+    variances, rounds, lines = an_instance(7)
+    curves = [Curve.of(SIZES, each) for each in variances]
+    trade = adaqp.assign(curves, rounds, lines, balance=0.01)
+    previous = trade.variance
+    for hidden_s in (trade.seconds, 1.3 * trade.seconds, 2 * trade.seconds, 100 * trade.seconds):
+        found = adaqp.assign(curves, rounds, lines, balance=0.01, hidden_s=hidden_s)
+        assert found.seconds <= hidden_s + 1e-9
+        assert found.variance <= previous + 1e-12
+        previous = found.variance
+    assert previous == pytest.approx(sum(each.min(axis=1).sum() for each in variances if len(each)))
+    assert previous < trade.variance
 
 
 def test_assigns_a_million_messages_in_two_seconds() -> None:

@@ -17,7 +17,7 @@ from tests.dist.test_lab import needs_lab
 from thinwire import graphs
 from thinwire.cli import main
 from thinwire.fullgraph import Plan
-from thinwire.fullgraph.checkpoint import CheckpointError, choose
+from thinwire.fullgraph.checkpoint import CheckpointError, choose, common
 from thinwire.fullgraph.job import Job
 from thinwire.fullgraph.saved import expect_same_run
 from thinwire.launch import Lab, lab
@@ -144,9 +144,13 @@ def test_only_the_same_run_goes_on() -> None:
         with pytest.raises(CheckpointError, match=told):
             expect_same_run(then, now)
     with pytest.raises(CheckpointError, match="no checkpoint after epoch 3 that all ranks have; there are those after"):
-        choose([[4, 8, 12], [4, 8]], 3)
-    assert choose([[4], []], None) == 0  # a kill came before all had one
-    assert choose([[4, 8, 12], [4, 8]], None) == 8
+        choose([(4, 2), (8, 2)], 3)
+    assert common([[4], []]) == []  # a kill came before all had one
+    assert common([[4, 8, 12], [8, 4]]) == [4, 8]
+    assert choose([], None) is None
+    assert choose([(4, 2), (8, 2), (8, 3)], None) == (8, 2)
+    assert choose([(4, 2), (8, 3)], None) == (8, 3)  # another number of ranks got further
+    assert choose([(4, 2), (8, 3)], 4) == (4, 2)
 
 
 def test_mistakes_about_folders(tmp_path: Path, whole: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:

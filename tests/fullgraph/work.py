@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, permutations
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +16,13 @@ from torch_geometric import nn as pyg
 from thinwire import graphs
 from thinwire.codecs import Identity
 from thinwire.fullgraph import Plan, Unsupported, distribute
+from thinwire.fullgraph.assign import obey
+from thinwire.fullgraph.job import Job
+from thinwire.fullgraph.run import train as run_job
 from thinwire.fullgraph.wire import Wire
 from thinwire.launch import Member
 from thinwire.links import Door
+from thinwire.links.cost import KINDS, STRAIGHT, CostModel, Link
 
 EDGE_FEATURES = 3
 EXACT = Plan()
@@ -35,6 +40,7 @@ class Case:
     epochs: int = 20
     plan: Plan = EXACT
     lr: float = 0.0  # 0: the kind's own
+    slow_rank: int = -1  # whose wires the made-up profile says to be ten times slower; -1: no profile
 
     @property
     def lr_or_own(self) -> float:
@@ -147,6 +153,9 @@ class Result:
     send_rows: int
     logits: Tensor
     nodes: Tensor  # whose they are
+    records: list[dict[str, Any]]  # of bits that were assigned
+    central: int  # rows that read no halo
+    owned: int
 
 
 def on_shards(member: Member, cases: Sequence[Case]) -> list[Result]:
@@ -156,7 +165,9 @@ def on_shards(member: Member, cases: Sequence[Case]) -> list[Result]:
 
 def _on_shards(door: Door, case: Case) -> Result:
     shard, graph = shard_of(case, door.rank, door.world_size)
-    model = distribute(build(case, graph.x.shape[1], graph.num_classes), shard, door, case.plan)
+    model = distribute(
+        build(case, graph.x.shape[1], graph.num_classes), shard, door, case.plan, cost_of(case, door.world_size)
+    )
     used = shard.split == 0
     x = shard.x.float()
     edges = {"edge_index": shard.edge_index} | along(case, shard.edge_weight, shard.edge_attr)
@@ -176,12 +187,40 @@ def _on_shards(door: Door, case: Case) -> Result:
         send_rows=len(shard.send_rows),
         logits=logits,
         nodes=shard.original_ids,
+        records=model.places.assigner.records,  # type: ignore[union-attr, arg-type]
+        central=central_rows(shard),
+        owned=shard.num_owned,
     )
+
+
+def central_rows(shard: graphs.Shard) -> int:
+    rows = torch.repeat_interleave(torch.arange(shard.num_owned), shard.indptr.diff())
+    return shard.num_owned - len(rows[shard.indices >= shard.num_owned].unique())
+
+
+def cost_of(case: Case, n: int) -> CostModel | None:
+    if case.slow_rank < 0:
+        return None
+    links = {
+        (src, dst): Link(src, dst, 0.001, 0.0, 1e6 if case.slow_rank in (src, dst) else 1e7)
+        for src, dst in permutations(range(n), 2)
+    }
+    return CostModel(n, links, dict.fromkeys(KINDS, STRAIGHT))
+
+
+def jobs(member: Member, todo: Sequence[Job]) -> list[list[float]]:
+    """One after another; their losses."""
+    return [run_job(member, job)["losses"] for job in todo]
 
 
 def shard_of(case: Case, rank: int, num_parts: int) -> tuple[graphs.Shard, graphs.Graph]:
     graph = load(case)
     part = np.random.default_rng(1).integers(0, num_parts, graph.num_nodes).astype(np.int32)
+    if "chain" in case.more:  # the first and the last part share no edge
+        part = np.minimum(np.arange(graph.num_nodes) * num_parts // graph.num_nodes, num_parts - 1).astype(np.int32)
+    if "alone" in case.more:  # the last part has a component of its own: no marginal rows
+        part = np.where(np.arange(graph.num_nodes) < graph.num_nodes // 2, part % (num_parts - 1), num_parts - 1)
+        part = part.astype(np.int32)
     if "apart" in case.more:
         part = np.where(graph.split == graphs.TRAIN, 0, np.arange(graph.num_nodes) % num_parts).astype(np.int32)
     return list(graphs.split(graph, part, num_parts))[rank], graph
@@ -194,6 +233,13 @@ def load(case: Case) -> graphs.Graph:
         own = np.arange(0, graph.num_nodes, 3)
         more = np.concatenate((graph.edge_index, graph.edge_index[:, :200], np.stack((own, own))), axis=1)
         graph = replace(graph, edge_index=more)
+    if "chain" in case.more or "alone" in case.more:
+        ends, half = graph.edge_index, graph.num_nodes // 2
+        near = abs(ends[0] - ends[1]) < graph.num_nodes // 4
+        kept = near if "chain" in case.more else (ends[0] < half) == (ends[1] < half)
+        graph = replace(graph, edge_index=ends[:, kept])
+    if "constant" in case.more:
+        graph = replace(graph, x=np.ones_like(graph.x))
     if "weight" in case.more:
         graph = replace(graph, edge_weight=randomness.uniform(0.5, 2, graph.num_edges).astype(np.float32))
     if "features" in case.more or case.kind == "own":
@@ -221,6 +267,20 @@ def stale_rows(member: Member) -> list[list[float]]:
         for epoch, stale in enumerate([False, True, True, False, True, True]):
             wire.post(torch.full((2, 3), float(epoch)), (0,))
             seen.append(wire.finish(stale=stale).unique().tolist())
+    return seen
+
+
+def rows_at_bits(member: Member) -> list[list[float]]:
+    """Four epochs over one wire whose first row has 0 bits and whose second has 32, the third refreshing all."""
+    with Door(member.store) as door:
+        peer = 1 - member.rank
+        sizes = [2 * (p == peer) for p in range(2)]
+        wire = Wire(door, "test", sizes, sizes, Identity(), keeps=True)
+        seen = []
+        for epoch, refresh in enumerate([False, False, True, False]):
+            wire.post(torch.full((2, 3), float(epoch)), (0,), refresh=refresh)
+            seen.append(wire.finish(stale=False)[:, 0].tolist())
+            obey(wire, torch.tensor([0, 32]), torch.tensor([0, 32]))
     return seen
 
 

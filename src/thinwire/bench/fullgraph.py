@@ -4,9 +4,12 @@ A step is a run of epochs, so that what a stale method has under way is its own 
 for before the next method's turn.
 """
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from thinwire import graphs
 from thinwire.bench import methods
@@ -42,7 +45,7 @@ def prepare(door: Door, case: Case, folder: Path) -> dict[str, "Turns"]:
 
 def units(method: str, settings: Mapping[str, Any]) -> int:
     """Epochs in a step: fewer where they take long, as float32 messages on a slow link do."""
-    thick = method.split()[0] in ("exact", "pipe")
+    thick = method.split()[0] in ("exact", "pipe") or "--only overlap" in method
     return int(settings.get("float32_turn" if thick else "turn", settings.get("turn", 10)))
 
 
@@ -58,8 +61,36 @@ class Turns:
         self._epoch = 0
 
     def take(self, epochs: int) -> dict[str, Any]:
+        records = self._run.places.assigner.records
+        before = len(records)
         for _ in range(epochs):
             self._run.step(self._epoch)
             self._epoch += 1
         self._run.places.settle()
+        if not records:
+            return {}
+        facts: dict[str, Any] = {
+            "assign_s": sum(record["assign_s"] + record["trace_s"] for record in records[before:]) / epochs
+        }
+        if before:
+            in_force = records[before - 1]
+            facts |= {"predicted_s": in_force["predicted_epoch_s"], "bytes_by_rank": _by_rank(in_force)}
+        return facts
+
+
+def _by_rank(record: Mapping[str, Any]) -> list[int]:
+    """Bytes of messages that each rank sends or receives in an epoch."""
+    total = torch.tensor([each["bytes_from_to"] for each in record["messages"]]).sum(dim=0)
+    return [int(both) for both in total.sum(dim=0) + total.sum(dim=1)]
+
+
+def summary(case: Case, method: str, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Where bits are assigned: the epoch that was predicted, and the share of time that looking and choosing took."""
+    told = [line for line in lines[method] if line.get("predicted_s") is not None]
+    if not told:
         return {}
+    return {
+        "predicted_s": statistics.median(line["predicted_s"] for line in told),
+        "bytes_by_rank": told[-1]["bytes_by_rank"],
+        "assign_share": sum(line["assign_s"] for line in told) / sum(line["seconds"] for line in told),
+    }

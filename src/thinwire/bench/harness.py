@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from thinwire.bench import exchange, fullgraph, methods, training
+from thinwire.bench import bits, exchange, fullgraph, methods, training
 from thinwire.bench.case import Case
 from thinwire.launch import Lab, LabUnavailable, Member, RankFailed
 from thinwire.links import Door
@@ -32,7 +32,12 @@ class Workload(Protocol):
     def step(self, door: Door, method: str, prepared: Any, case: Case, seed: int, /) -> dict[str, Any]: ...
 
 
-WORKLOADS: dict[str, Workload] = {"exchange": exchange, "fullgraph": fullgraph, "training": training}
+WORKLOADS: dict[str, Workload] = {
+    "exchange": exchange,
+    "fullgraph": fullgraph,
+    "training": training,
+    "bits": bits,
+}
 LOOK_S = 0.2
 EVENTS = "events.jsonl"
 

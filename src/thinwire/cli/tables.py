@@ -47,20 +47,24 @@ def topk_line(result: codec_bench.CodecBench) -> str:
     return f"beside torch.topk(sorted=False) on ready magnitudes: {', '.join(shown)}"
 
 
+CAPTIONS = {
+    "": "median of {} interleaved runs (fastest to slowest); waiting: share of a step's time",
+    "training": "{} seeds; median seconds of training; mean test score, and points beside `exact` of the same model; "
+    "seconds until that one's final validation score was reached",
+    "bits": "weighted variance beside `uniform`, the mean of all layers and directions and the worst of them; AdaQP's "
+    "objective",
+}
+
+
 def methods(result: harness.CaseResult) -> Table:
     """A case's methods, the first one as the measure of the rest."""
     case = result.case
     where = f"{case.hosts} hosts at {', '.join(case.rates) or case.rate}"
     runs = "/".join(str(count) for count in sorted({row.repeats for row in result.rows}))
-    caption = f"median of {runs} interleaved runs (fastest to slowest); waiting: share of a step's time"
-    if any(row.more for row in result.rows):
-        caption = (
-            f"{runs} seeds; median seconds of training; mean test score, and points beside `exact` of the same model; "
-            "seconds until that one's final validation score was reached"
-        )
+    caption = CAPTIONS.get(case.workload, CAPTIONS[""])
     table = Table(
         title=f"{case.name}: {case.workload} on {where}",
-        caption=caption,
+        caption=caption.format(runs),
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
@@ -75,7 +79,14 @@ def methods(result: harness.CaseResult) -> Table:
     ]
     if any(row.limit_ratio for row in result.rows):
         shown.append(("/free", lambda row: f"{row.limit_ratio:.2f}"))
-    if any(row.more for row in result.rows):
+    if any((row.more or {}).get("predicted_s") for row in result.rows):
+        shown.append(("predicted", lambda row: _seconds((row.more or {}).get("predicted_s"))))
+        shown.append(("choosing", lambda row: f"{(row.more or {}).get('assign_share', 0.0):.1%}"))
+    if case.workload == "bits":
+        shown = [("variance", lambda row: f"{(row.more or {}).get('variance_to_uniform', 1.0):.3f}")]
+        shown.append(("worst", lambda row: f"{(row.more or {}).get('worst_to_uniform', 1.0):.3f}"))
+        shown.append(("objective", lambda row: f"{(row.more or {})['objective']:.4f}"))
+    if case.workload == "training":
         shown = [each for each in shown if each[0] in ("median", "ratio", "sent")]
         shown.append(("score", lambda row: f"{(row.more or {})['score']:.2%}"))
         shown.append(("points", lambda row: f"{(row.more or {}).get('points_to_exact', 0.0):+.2f}"))
@@ -224,6 +235,28 @@ def trained(result: Mapping[str, Any], other: Mapping[str, Any] | None = None) -
     row("of them waiting for others", "exposed_s_per_epoch", ".3f", ratio=True)
     row("bytes an epoch, all ranks", "bytes_per_epoch", ",.0f", ratio=True)
     row("in float32 they were", "float32_bytes_per_epoch", ",.0f")
+    return table
+
+
+def assigned(record: Mapping[str, Any]) -> Table:
+    """The bits that were last chosen, by layer and direction."""
+    widths = sorted({int(bits) for each in record["messages"] for bits in each["rows_at_bits"]})
+    predicted = record["predicted_epoch_s"]
+    table = Table(
+        title=f"bits of messages from epoch {record['from_epoch'] + 1} on",
+        caption="share of rows at each; 0: not sent, the receiver keeps its copy"
+        + ("" if predicted is None else f"; predicted {predicted:.3f} s an epoch"),
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("")
+    for width in widths:
+        table.add_column(str(width), justify="right", no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    for each in record["messages"]:
+        rows = max(1, sum(each["rows_at_bits"].values()))
+        shares = [each["rows_at_bits"].get(str(width), 0) / rows for width in widths]
+        cells = [f"{share:.0%}" if share else "" for share in shares]
+        table.add_row(each["channel"], *cells, f"{each['predicted_bytes']:,}")
     return table
 
 

@@ -132,6 +132,8 @@ class Train:
         if console.quiet:  # one rank of many: the first one tells
             return
         console.print(tables.trained(result, other))
+        if result["assigned"]:
+            console.print(tables.assigned(result["assigned"]))
         if self.out is not None:
             console.print(f"kept in {self.out}: plan, events, checkpoints, predictions", highlight=False)
         if self.json is not None:

@@ -6,10 +6,10 @@ seconds of all rounds,
 .. math:: \lambda \frac{V - V_{most}}{V_{least} - V_{most}} +
     (1 - \lambda) \frac{\max(Z, H) - Z_{least}}{Z_{most} - Z_{least}}
 
-is made least, where "least" and "most" are all rows at the fewest and at the most bits, and H seconds are free: hidden
-behind computation. At a given length of a round each pair spends its bytes by its own curve, so that the variance of a
-round is convex in its length: a search over the price of a second finds all lengths at once. Prices also bound what any
-assignment can reach: each pair's least cost at its share of the price, which whole rows can't undercut.
+is made least, where "least" is all rows at the fewest bytes, "most" at the most that still buy something, and H seconds
+are free: hidden behind computation. At a given length of a round each pair spends its bytes by its own curve, so that
+the variance of a round is convex in its length: a search over the price of a second finds all lengths at once. Prices
+also bound what any assignment can reach: whole rows can't undercut each pair's least cost at its share of the price.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,8 +32,6 @@ class Outline:
 
     bytes: Array
     variance: Array
-    most_bytes: float
-    most_variance: float
 
     @staticmethod
     def of(curve: Curve) -> "Outline":
@@ -45,19 +43,18 @@ class Outline:
             by_left = np.searchsorted(-variance, -left)
             chosen = np.unique(np.concatenate(([0, len(size) - 1], by_bytes, by_left)).clip(0, len(size) - 1))
             size, variance = size[chosen], variance[chosen]
-        return Outline(size, variance, curve.most_bytes, curve.most_variance)
+        return Outline(size, variance)
 
     def packed(self) -> Array:
         """As numbers of a fixed count, to be told to others."""
         room = POINTS + 2 - len(self.bytes)
-        facts = [float(len(self.bytes)), self.most_bytes, self.most_variance]
-        return np.concatenate((facts, np.pad(self.bytes, (0, room)), np.pad(self.variance, (0, room))))
+        count = [float(len(self.bytes))]
+        return np.concatenate((count, np.pad(self.bytes, (0, room)), np.pad(self.variance, (0, room))))
 
     @staticmethod
     def unpacked(numbers: Array) -> "Outline":
-        count, most_bytes, most_variance = (float(number) for number in numbers[:3])
-        sizes, variances = numbers[3:].reshape(2, POINTS + 2)[:, : int(count)]
-        return Outline(sizes, variances, most_bytes, most_variance)
+        sizes, variances = numbers[1:].reshape(2, POINTS + 2)[:, : int(numbers[0])]
+        return Outline(sizes, variances)
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,10 @@ class Pair:
 
     def least(self, curve: Curve, price: float) -> float:
         """The least that this pair's variance, and its seconds at this price, come to."""
-        return float((curve.variance + price * self.ends(curve.bytes)).min())
+        sizes = curve.bytes
+        if self.line.slope > 0:  # where its floor ends, between two steps, it may be less than at either
+            sizes = np.append(sizes, np.clip(self.budget(self.line.floor_s), sizes[0], sizes[-1]))
+        return float((np.interp(sizes, curve.bytes, curve.variance) + price * self.ends(sizes)).min())
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,10 @@ class Scale:
 
     @staticmethod
     def of(pairs: Sequence[Pair], balance: float, hidden_s: float) -> "Scale":
-        most_variance = sum(pair.outline.most_variance for pair in pairs)
+        most_variance = sum(float(pair.outline.variance[-1]) for pair in pairs)
         span = sum(float(pair.outline.variance[0]) for pair in pairs) - most_variance
         least_s = seconds(pairs, [float(pair.outline.bytes[0]) for pair in pairs])
-        most_s = seconds(pairs, [pair.outline.most_bytes for pair in pairs])
+        most_s = seconds(pairs, [float(pair.outline.bytes[-1]) for pair in pairs])
         return Scale(
             balance / span if span > 0 else 0.0,
             (1 - balance) / (most_s - least_s) if most_s > least_s else 0.0,
@@ -150,6 +150,8 @@ def _price(rounds: Sequence["_Round"], scale: Scale) -> float:
     def taken(price: float) -> float:
         return sum(each.best(price) for each in rounds)
 
+    if not rounds:
+        return 0.0
     # Where variance has no weight, a second is dearer than all that it buys.
     enough = 2 * max(each.steepest() for each in rounds) + 1.0
     highest = scale.seconds_weight / scale.variance_weight if scale.variance_weight > 0 else enough
@@ -173,24 +175,25 @@ class _Round:
         every = np.unique(np.concatenate((*ends, [shortest])))
         self.lengths = every[every >= shortest]
         self._slowest = int(np.argmax([each[0] for each in ends]))  # which keeps the round from being shorter
-        rows = []
+        self._curves = []
+        self._variance = np.zeros(len(self.lengths))  # of all pairs together
         for pair, own in zip(pairs, ends, strict=True):
             # Of points below the floor, which take the same time, the last one counts.
             last = np.append(own[1:] > own[:-1], True)
-            rows.append(np.interp(self.lengths, own[last], pair.outline.variance[last]))
-        self._variance = np.stack(rows)  # of each pair
+            self._curves.append((own[last], pair.outline.variance[last]))
+            self._variance += np.interp(self.lengths, *self._curves[-1])
 
     def best(self, price: float) -> float:
         """The length where variance and seconds at this price are least together."""
         return float(self.lengths[self._at(price)])
 
     def _at(self, price: float) -> int:
-        return int(np.argmin(self._variance.sum(axis=0) + price * self.lengths))
+        return int(np.argmin(self._variance + price * self.lengths))
 
     def shares(self, price: float) -> list[float]:
         """Of the price, by what a little more time would spare each pair; they add up to it."""
         at = self._at(price)
-        after = self._slopes(at, at + 1) if at + 1 < len(self.lengths) else np.zeros(len(self._variance))
+        after = self._slopes(at, at + 1) if at + 1 < len(self.lengths) else np.zeros(len(self._curves))
         before = self._slopes(at - 1, at) if at else after
         missing = price - after.sum()
         if at == 0 or before.sum() <= after.sum():
@@ -199,13 +202,14 @@ class _Round:
         return [float(share) for share in after + (before - after) * (missing / (before - after).sum())]
 
     def _slopes(self, low: int, high: int) -> Array:
-        fallen: Array = self._variance[:, low] - self._variance[:, high]
-        return fallen / (self.lengths[high] - self.lengths[low])
+        ends = self.lengths[[low, high]]
+        fallen = [-np.diff(np.interp(ends, *curve))[0] for curve in self._curves]
+        return np.array(fallen) / (ends[1] - ends[0])
 
     def steepest(self) -> float:
         if len(self.lengths) < 2:
             return 0.0
-        return float((-np.diff(self._variance.sum(axis=0)) / np.diff(self.lengths)).max())
+        return float((-np.diff(self._variance) / np.diff(self.lengths)).max())
 
 
 @dataclass(frozen=True)
@@ -246,7 +250,7 @@ def assign(
     least = sum(
         pair.least(curves[number], share) for number, pair, share in zip(used, pairs, found.shares, strict=True)
     )
-    choices = [np.zeros(0, dtype=np.int64) for _ in curves]
+    choices: list[Ints] = [np.zeros(0, dtype=np.int64) for _ in curves]
     for number, each in zip(used, taken, strict=True):
         choices[number] = each.choices()
     return Assignment(choices, variance, total_s, scale.objective(variance, total_s), scale.bound(least, found.price))

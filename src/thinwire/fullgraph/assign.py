@@ -25,7 +25,6 @@ from thinwire.fullgraph.plan import FIRST_BITS, Plan
 from thinwire.fullgraph.wire import Codecs, Wire
 from thinwire.links import Door
 from thinwire.links.cost import CostModel, Hinge
-from thinwire.links.sketch import sketch
 
 CHANNEL = "bits"
 
@@ -53,28 +52,29 @@ class _Note:
 class Assigner:
     """Called by all ranks alike."""
 
-    def __init__(self, door: Door, plan: Plan, cost: CostModel | None = None) -> None:
+    def __init__(self, door: Door, plan: Plan, cost: CostModel | None) -> None:
         self._door = door
         self._plan = plan
-        self.cost = cost  # of the wires; where none is given they are looked at when it is first needed
+        self.cost = cost  # of the wires; none where nothing is assigned
         self.records: list[dict[str, Any]] = []  # what was assigned, for plan.N.json
 
     def assign(self, halos: Sequence[Halo], epoch: int, pace: Pace) -> None:
         """Bits for the epochs from this one on."""
         start = time.perf_counter()
-        if self.cost is None:
-            self.cost = sketch(self._door)
-        used = [(halo, wire) for halo in halos for wire in (halo.forward, halo.backward) if wire.width]
-        exchanges = [self._exchange(halo, wire) for halo, wire in used]
-        before = self._bytes_from_to([each.wire for each in exchanges])
-        if self._plan.assign == "random":
+        assert self.cost is not None
+        used = [(halo, wire) for halo in halos for wire in halo.wires() if wire.width]
+        if not used:  # a model of one layer: features cross once and nothing else does
+            return
+        exchanges = [self._exchange(halo, wire, epoch) for halo, wire in used]
+        before = self._bytes_from_to([each.wire for each in exchanges], epoch)
+        if not self._plan.looks:
             rows = [self._random(each, number, epoch) for number, each in enumerate(exchanges)]
             notes: list[_Note] = []
         else:
             rows, notes = self._solved(exchanges, pace)
         for each, bits in zip(exchanges, rows, strict=True):
             self._obey(each.wire, bits)
-        after = self._bytes_from_to([each.wire for each in exchanges])
+        after = self._bytes_from_to([each.wire for each in exchanges], epoch)
         record = self._record(exchanges, rows, notes, after)
         record["predicted_epoch_s"] = pace.predict(
             [each.wire.channel for each in exchanges],
@@ -82,20 +82,23 @@ class Assigner:
             [self.cost.all_to_all(matrix) for matrix in after.tolist()],
             self._door,
         )
-        for each in exchanges:
-            assert each.wire.trace is not None
-            each.wire.trace.clear()
+        traces = [each.wire.trace for each in exchanges if each.wire.trace is not None]
+        record["trace_s"] = sum(trace.took_s for trace in traces)
+        for trace in traces:
+            trace.clear()
         self.records.append({"from_epoch": epoch, **record, "assign_s": time.perf_counter() - start})
 
-    def _exchange(self, halo: Halo, wire: Wire) -> _Exchange:
-        bits, sizes = choices(self._plan, wire)
-        if self._plan.assign == "random":
+    def _exchange(self, halo: Halo, wire: Wire, epoch: int) -> _Exchange:
+        bits, sizes = choices(self._plan, wire, epoch)
+        if not self._plan.looks:
             return _Exchange(wire, bits, sizes, [])
-        trace, weights = wire.trace, self._weights(halo, wire)
-        assert trace is not None
-        weighed = (trace.errors(bits).double() * weights[:, None]).cpu()
-        parts = weighed.split(wire.send_to)
+        parts = self.errors(halo, wire, bits).split(wire.send_to)
         return _Exchange(wire, bits, sizes, [Curve.of(sizes, part.numpy()) for part in parts])
+
+    def errors(self, halo: Halo, wire: Wire, bits: Sequence[int]) -> Tensor:
+        """What each row that this rank sends would add at each of these bits, by what it counts for: float64 [K, C]."""
+        assert wire.trace is not None
+        return wire.trace.errors(bits).double().cpu() * self._weights(halo, wire).cpu()[:, None]
 
     def _weights(self, halo: Halo, wire: Wire) -> Tensor:
         """What a row's variance counts for. Gradients come already summed: 1."""
@@ -124,10 +127,10 @@ class Assigner:
             outlines = {
                 (src, dst): Outline.unpacked(told[src, number, dst])
                 for src, dst in itertools.permutations(range(n), 2)
-                if told[src, number, dst, 0] > 1 or told[src, number, dst, 1] > 0  # there are rows
+                if told[src, number, dst, 1] > 0  # there are rows: the fewest bytes of one are more than none
             }
             pairs = [Pair((dst - src) % n, self._line(src, dst), each) for (src, dst), each in outlines.items()]
-            free_s = hidden[number] if self._plan.assign == "hide" else 0.0
+            free_s = hidden[number] - self._fixed_s() if self._plan.assign == "hide" else 0.0
             scale = Scale.of(pairs, self._plan.balance, free_s)
             found = adaqp.lengths(pairs, scale)
             bits = np.zeros(sum(each.wire.send_to), dtype=np.uint8)
@@ -147,6 +150,11 @@ class Assigner:
         assert self.cost is not None
         return Hinge(0.0, 0.0, self.cost.collectives["all_to_all"].slope / self.cost.links[src, dst].bytes_per_s)
 
+    def _fixed_s(self) -> float:
+        """What an exchange takes beyond its bytes."""
+        assert self.cost is not None
+        return max(0.0, self.cost.collectives["all_to_all"].fixed_s)
+
     def _random(self, each: _Exchange, number: int, epoch: int) -> Tensor:
         randomness = torch.Generator().manual_seed(seed_from(self._plan.seed, epoch, number, self._door.rank))
         drawn = torch.randint(len(each.bits), (sum(each.wire.send_to),), generator=randomness)
@@ -158,13 +166,14 @@ class Assigner:
         told = self._door.all_to_all(parts, wire.receive_from, channel=CHANNEL).wait()
         obey(wire, bits, torch.cat([part.clone() for part in told]))
 
-    def _bytes_from_to(self, wires: Sequence[Wire]) -> Tensor:
-        """Of each wire, of an epoch in the mean: [wire, from, to]."""
+    def _bytes_from_to(self, wires: Sequence[Wire], epoch: int) -> Tensor:
+        """Of each wire, of an epoch in the mean of a period: [wire, from, to]."""
+        share = self._plan.refreshed_share(epoch)
         own = torch.zeros(len(wires), self._door.world_size, self._door.world_size, dtype=torch.float64)
         for number, wire in enumerate(wires):
             for peer, count in enumerate(wire.send_to):
                 usual, full = (c.out[peer].nbytes((count, wire.width)) for c in (wire.codecs, wire.refreshing))
-                own[number, self._door.rank, peer] = usual + (full - usual) / (self._plan.sync_every or 1)
+                own[number, self._door.rank, peer] = usual + (full - usual) * share
         return self._door.all_reduce(own, channel=CHANNEL).wait()
 
     def _told(self, own: Array) -> Array:
@@ -210,17 +219,17 @@ class Assigner:
         )
 
 
-def choices(plan: Plan, wire: Wire) -> tuple[tuple[int, ...], Array]:
+def choices(plan: Plan, wire: Wire, epoch: int) -> tuple[tuple[int, ...], Array]:
     """Bits to choose from by rising bytes a row, and these. Of choices that cost the same the one with the most bits.
 
-    A row that is not sent costs its share of the epoch in which it is.
+    A row that is not sent costs its share of the epochs in which it is; where that is all of them it is no choice.
     """
     cost: dict[float, int] = {}
     for bits in plan.bits_choice:
         if bits:
             cost[float(row_bytes(wire.width, bits))] = bits
-        elif wire.trace is not None and wire.trace.moved is not None:
-            cost.setdefault(row_bytes(wire.width, FIRST_BITS) / (plan.sync_every or 1), 0)
+        elif plan.mean_age:
+            cost.setdefault(row_bytes(wire.width, FIRST_BITS) * plan.refreshed_share(epoch), 0)
     sizes = sorted(cost)
     return tuple(cost[size] for size in sizes), np.array(sizes)
 

@@ -84,15 +84,21 @@ def runs(folder: Path) -> list[int]:
     return sorted({int(match[1]) for match in found if match})
 
 
-def choose(everybodys: Sequence[Sequence[int]], wanted: int | None) -> int:
-    """The last that all ranks have, or the wanted one, by epochs done; 0 where there is none."""
-    common = sorted(set.intersection(*(set(own) for own in everybodys)))
+def common(everybodys: Sequence[Sequence[int]]) -> list[int]:
+    """Epochs that all ranks have."""
+    return sorted(set.intersection(*(set(own) for own in everybodys)))
+
+
+def choose(offers: Sequence[tuple[int, int]], wanted: int | None) -> tuple[int, int] | None:
+    """Of (epochs done, number of ranks) the latest or wanted one, the first of equals; None where there is none."""
+    fitting = [offer for offer in offers if wanted in (None, offer[0])]
+    if fitting:
+        return max(fitting, key=lambda offer: offer[0])
     if wanted is None:
-        return common[-1] if common else 0
-    if wanted in common:
-        return wanted
-    there = f"there are those after epochs {', '.join(str(done) for done in common)}" if common else "there is none"
-    raise CheckpointError(f"no checkpoint after epoch {wanted} that all ranks have; {there}")
+        return None
+    there = sorted({done for done, _ in offers})
+    known = f"there are those after epochs {', '.join(map(str, there))}" if there else "there is none"
+    raise CheckpointError(f"no checkpoint after epoch {wanted} that all ranks have; {known}")
 
 
 def _read(place: Place, done: int) -> Checkpoint:

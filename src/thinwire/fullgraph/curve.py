@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
-Ints = np.ndarray[Any, np.dtype[np.int64]]
+Ints = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
 # Steps past the budget that are looked through for some that still fit.
 FILL = 64
@@ -29,8 +29,6 @@ class Curve:
     num_rows: int
     least_bytes: float  # every row at the cheapest choice
     least_variance: float
-    most_bytes: float  # every row at the dearest one
-    most_variance: float
 
     @staticmethod
     def of(bytes_C: Sequence[float] | Array, variance_KC: Array) -> "Curve":
@@ -43,7 +41,7 @@ class Curve:
         if not np.isfinite(variance_KC).all():
             raise ValueError("a variance is not finite: what is to be sent is not, or spans more than float32 holds")
         rows, choices, grown, gained, rate = _hull_steps(sizes, np.ascontiguousarray(variance_KC.T, dtype=np.float64))
-        order = np.argsort(-rate)
+        order = _falling(rate)
         num_rows = len(variance_KC)
         return Curve(
             rows[order],
@@ -53,8 +51,6 @@ class Curve:
             num_rows,
             float(num_rows * sizes[0]),
             float(variance_KC[:, 0].sum()),
-            float(num_rows * sizes[-1]),
-            float(variance_KC[:, -1].sum()),
         )
 
     @cached_property
@@ -105,6 +101,16 @@ class Taken:
         return chosen
 
 
+def _falling(rate: Array) -> Ints:
+    """The order of positive numbers by size, largest first, to a float32's precision; equal ones stay as they stand.
+
+    Two passes of numpy's radix sort, which it has for 16 bits: a third of the time that comparing takes.
+    """
+    bits = ~rate.astype(np.float32).view(np.uint32)
+    order = np.argsort(bits.astype(np.uint16), kind="stable")
+    return order[np.argsort((bits >> 16).astype(np.uint16)[order], kind="stable")]
+
+
 Steps = tuple[Ints, Ints, Array, Array, Array]  # row, choice after it, bytes, gain, gain a byte
 
 
@@ -115,11 +121,11 @@ def _hull_steps(sizes: Array, variance_CK: Array) -> Steps:
     # Mostly each further choice buys less than the one before it: then all are on the hull.
     convex = np.all(rates[1:] < rates[:-1], axis=0) & np.all(rates[-1:] > 0, axis=0)
     steps: list[Steps] = []
-    rows = np.flatnonzero(convex)
+    rows: Ints = np.flatnonzero(convex).astype(np.int32)
     for choice, (gain, rate) in enumerate(zip(gains[:, convex], rates[:, convex], strict=True), start=1):
         grown = np.full(len(rows), sizes[choice] - sizes[choice - 1])
-        steps.append((rows, np.full(len(rows), choice), grown, gain, rate))
-    steps += _jumps(sizes, variance_CK, np.flatnonzero(~convex))
+        steps.append((rows, np.full(len(rows), choice, dtype=np.int8), grown, gain, rate))
+    steps += _jumps(sizes, variance_CK, np.flatnonzero(~convex).astype(np.int32))
     if not steps:
         none = np.zeros(0)
         return none.astype(np.int64), none.astype(np.int64), none, none, none
@@ -129,13 +135,13 @@ def _hull_steps(sizes: Array, variance_CK: Array) -> Steps:
 
 def _jumps(sizes: Array, variance_CK: Array, rows: Ints) -> list[Steps]:
     """The same for rows whose hull leaves choices out: each time to the one that buys most a byte."""
-    now = np.zeros(len(rows), dtype=np.int64)
+    now = np.zeros(len(rows), dtype=np.int8)
     left = variance_CK[0, rows]
     before = np.full(len(rows), np.inf)
     steps: list[Steps] = []
     while len(rows):
         best = np.zeros(len(rows))
-        target = np.zeros(len(rows), dtype=np.int64)
+        target = np.zeros(len(rows), dtype=np.int8)
         for choice in range(1, len(sizes)):
             grown = sizes[choice] - sizes[now]
             rate = np.where(grown > 0, left - variance_CK[choice, rows], 0.0) / np.where(grown > 0, grown, 1.0)

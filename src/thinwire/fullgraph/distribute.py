@@ -29,6 +29,7 @@ from thinwire.fullgraph.wire import Wire
 from thinwire.graphs import Shard
 from thinwire.links import Door
 from thinwire.links.cost import CostModel
+from thinwire.links.sketch import sketch
 
 # These look at all nodes at once, each in a way of its own.
 WHOLE_GRAPH = (
@@ -131,9 +132,13 @@ class Places:
 
     def __init__(self, model: nn.Module, shard: Shard, door: Door, plan: Plan, cost: CostModel | None) -> None:
         self.clock = Clock(plan)
+        if plan.adapts and cost is None and door.world_size > 1:
+            cost = sketch(door, shard.x.device)  # before the first epoch, so that every checkpoint has it
         self.assigner = Assigner(door, plan, cost)
-        self._pace = Pace()
+        self.pace = Pace()
         self._began_s = 0.0
+        self._is_open = False  # a training pass whose gradients are to come
+        self._device = shard.x.device
         self.door = door
         self.layers: list[Layer] = []
         self.within_pass = False
@@ -171,6 +176,7 @@ class Places:
         if model.training:
             self.clock.epoch += 1
             self.door.step = self.clock.epoch
+            self._is_open = True
         self.clock.lowest = None
         self.within_pass = True
         self._began_s = time.perf_counter()
@@ -183,11 +189,13 @@ class Places:
         plan, epoch = self.clock.plan, self.clock.epoch
         for wire in self._wires():
             wire.release()
-        if plan.adapts and not plan.traces(epoch):  # looking takes time of its own
-            self._pace.add(time.perf_counter() - self._began_s, list(self._wires()))
+        if not plan.adapts or not self._is_open:  # gradients of an evaluation are no epoch
+            return
+        self._is_open = False
+        self.pace.add(time.perf_counter() - self._began_s, list(self._wires()), looked=plan.traces(epoch))
         if plan.assigns(epoch):
-            self.assigner.assign(self.halos, epoch + 1, self._pace)
-            self._pace.clear()
+            self.assigner.assign(self.halos, epoch + 1, self.pace)
+            self.pace.clear()
 
     def settle(self) -> None:
         """Take in all that is under way."""
@@ -214,13 +222,15 @@ class Places:
             while any(f"/{layer.name}.{len(layer.halos)}." in name for name in state):
                 layer.add_halo()
         for wire in self._wires():
-            wire.held = state.get(f"held/{wire.channel}")
+            held = state.get(f"held/{wire.channel}")
+            wire.held = None if held is None else held.to(self._device)
             if (out := state.get(f"bits/{wire.channel}/out")) is not None:
                 obey(wire, out, state[f"bits/{wire.channel}/into"])
             if wire.trace is not None:
                 own = f"trace/{wire.channel}/"
-                wire.trace.restore({k.removeprefix(own): v for k, v in state.items() if k.startswith(own)})
+                found = {name: value for name, value in state.items() if name.startswith(own)}
+                wire.trace.restore({name.removeprefix(own): value.to(self._device) for name, value in found.items()})
 
     def _wires(self) -> Iterator[Wire]:
         for halo in self.halos:
-            yield from (halo.forward, halo.backward)
+            yield from halo.wires()

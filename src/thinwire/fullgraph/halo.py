@@ -41,6 +41,10 @@ class Halo:
         self.training = True  # whether this pass is
         self._kept: tuple[Tensor, int, object, Tensor] | None = None
 
+    def wires(self) -> tuple[Wire, Wire]:
+        """Those of the method: there and back."""
+        return self.forward, self.backward
+
     def post(self, x_ND: Tensor) -> Tensor:
         """Send; the token goes to `wait`."""
         token: Tensor = _Post.apply(x_ND, self)  # type: ignore[no-untyped-call]

@@ -13,18 +13,32 @@ EPOCHS = 16
 CHANNEL = "pace"
 
 
+Times = dict[str, tuple[float, float, float]]  # by channel: from posting to asking, stood still, on its way
+
+
 class Pace:
     """Of the last epochs, on this rank."""
 
     def __init__(self) -> None:
-        self._epochs: deque[tuple[float, dict[str, tuple[float, float, float]]]] = deque(maxlen=EPOCHS)
+        self._epochs: deque[tuple[float, Times]] = deque(maxlen=EPOCHS)
+        self._others: deque[tuple[float, Times]] = deque(maxlen=EPOCHS)  # where rows were looked at, which takes time
 
-    def add(self, seconds: float, wires: Sequence[Wire]) -> None:
+    def add(self, seconds: float, wires: Sequence[Wire], *, looked: bool) -> None:
         """An epoch, from the beginning of its pass to the sum of gradients."""
-        self._epochs.append((seconds, {w.channel: (w.window_s, w.exposed_s, w.flight_s) for w in wires if w.width}))
+        times = {wire.channel: (wire.window_s, wire.exposed_s, wire.flight_s) for wire in wires if wire.width}
+        (self._others if looked else self._epochs).append((seconds, times))
 
     def clear(self) -> None:
         self._epochs.clear()
+        self._others.clear()
+
+    def to_json(self) -> list[list[tuple[float, Times]]]:
+        return [list(self._epochs), list(self._others)]
+
+    def restore(self, content: Sequence[Sequence[tuple[float, Times]]]) -> None:
+        self.clear()
+        self._epochs.extend(content[0])
+        self._others.extend(content[1])
 
     def hidden_s(self, channels: Sequence[str], door: Door) -> list[float]:
         """Seconds of computation that each transfer has to hide behind: those of the rank with the fewest."""
@@ -39,12 +53,11 @@ class Pace:
         self, channels: Sequence[str], before_s: Sequence[float], after_s: Sequence[float], door: Door
     ) -> float | None:
         """Seconds of an epoch whose transfers take so long instead of what they took; the mean of all ranks."""
-        if not self._epochs:
+        epochs = self._epochs or self._others
+        if not epochs:
             return None
         # What is not waiting stays; transfers keep what the model does not know of them.
-        seconds = statistics.median(
-            total - sum(times[channel][1] for channel in channels) for total, times in self._epochs
-        )
+        seconds = statistics.median(total - sum(times[channel][1] for channel in channels) for total, times in epochs)
         for channel, before, after in zip(channels, before_s, after_s, strict=True):
             flight = max(after, self._median(channel, 2) + after - before)
             seconds += max(0.0, flight - self._median(channel, 0))
@@ -52,4 +65,5 @@ class Pace:
         return float(told) / door.world_size
 
     def _median(self, channel: str, which: int) -> float:
-        return statistics.median(times[channel][which] for _, times in self._epochs) if self._epochs else 0.0
+        epochs = self._epochs or self._others
+        return statistics.median(times[channel][which] for _, times in epochs) if epochs else 0.0

@@ -12,7 +12,7 @@ SYNC_EVERY = 10
 # adaqp: the bits of the first period, and of a row that is not sent otherwise.
 FIRST_BITS = 8
 # adaqp: epochs at the end of a period whose rows are looked at. What rows will be like, the last ones know best.
-TRACED = 2
+TRACED = 1
 RULES = ("trade", "hide", "random")
 WEIGHTS = ("squares", "published", "gradient")
 ONLY = ("", "quantize", "overlap")
@@ -99,26 +99,37 @@ class Plan:
         return self.may_be_stale and epoch > 0 and not self._is_turn(epoch)
 
     def refreshes(self, epoch: int) -> bool:
-        """Whether rows at 0 bits are sent for once."""
-        return self.adapts and self._is_turn(epoch)
+        """Whether rows at 0 bits are sent for once; the first epoch after a choice of bits is one of those."""
+        return self.adapts and (self._is_turn(epoch) or epoch % self.assign_every == 0)
+
+    def refreshed_share(self, epoch: int) -> float:
+        """Of the epochs of a period from this one on."""
+        return sum(self.refreshes(epoch + age) for age in range(self.assign_every)) / self.assign_every
 
     def assigns(self, epoch: int) -> bool:
         """Whether bits are chosen anew after this epoch."""
         return self.adapts and self._to_assign(epoch) == 0
 
+    @property
+    def looks(self) -> bool:
+        """Whether there is something to choose by."""
+        return self.adapts and self.assign != "random" and len(self.bits_choice) > 1
+
     def traces(self, epoch: int) -> bool:
-        return self.adapts and self.assign != "random" and self._to_assign(epoch) < TRACED
+        return self.looks and self._to_assign(epoch) < TRACED
 
     def remembers(self, epoch: int) -> bool:
         """Whether rows are kept, to see at the period's end how far they move in the mean age of one not sent."""
-        return self.adapts and 0 in self.bits_choice and 0 < self.mean_age == self._to_assign(epoch)
+        return self.looks and 0 in self.bits_choice and 0 < self.mean_age == self._to_assign(epoch)
 
     def compares(self, epoch: int) -> bool:
         return self.assigns(epoch)
 
     @property
     def mean_age(self) -> int:
-        return min(max(1, (self.sync_every or 0) // 2), self.assign_every - 1)
+        """Of a row that is not sent; 0 where all are always."""
+        longest = min(self.sync_every or 0, self.assign_every)
+        return max(1, longest // 2) if longest > 1 else 0
 
     @staticmethod
     def parse_bits(text: str) -> tuple[int, ...]:

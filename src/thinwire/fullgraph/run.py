@@ -8,13 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from thinwire import artifacts
 from thinwire.codecs import seed_from
-from thinwire.fullgraph import checkpoint, messages, score
+from thinwire.fullgraph import checkpoint, messages, predictions, score
 from thinwire.fullgraph.checkpoint import Checkpoint, Place
 from thinwire.fullgraph.distribute import Places, distribute
 from thinwire.fullgraph.job import Job
@@ -77,7 +76,7 @@ class Run:
         self.scores: dict[str, float | None] = {"val_score": None, "test_score": None}  # not evaluated yet
         self.kept = "no checkpoint was kept"
         self._plans = 0  # assignments of bits so far
-        self._predicted_s: float | None = None
+        self._assigned: dict[str, Any] | None = None
 
     @property
     def done(self) -> int:
@@ -121,12 +120,13 @@ class Run:
         """What the last assignment of bits predicts for this epoch; a new one is written to its own file."""
         records = self.places.assigner.records
         found: dict[str, Any] = {}
-        if self._predicted_s is not None:
-            found["predicted_s"] = self._predicted_s
+        if self._assigned is not None:
+            found["predicted_s"] = self._assigned["predicted_epoch_s"]
+            found["predicted_halo_bytes"] = self._assigned["predicted_bytes"]
         for record in records:
             self._plans += 1
-            self._predicted_s = record["predicted_epoch_s"]
-            found["assign_s"] = record["assign_s"]
+            self._assigned = record
+            found["assign_s"] = record["assign_s"] + record["trace_s"]
             if self.job.out and self.door.rank == 0:
                 stamp = artifacts.stamp(seed=self.job.plan.seed, world_size=self.door.world_size)
                 path = Path(self.job.out) / PLAN
@@ -145,7 +145,8 @@ class Run:
         tensors |= {f"places/{name}": value for name, value in self.places.state().items()}
         cost = self.places.assigner.cost
         facts = {**self.facts, "losses": self.losses, "scores": self.scores, "plans": self._plans}
-        facts |= {"cost": None if cost is None else cost.to_json()}
+        facts |= {"cost": None if cost is None else cost.to_json(), "pace": self.places.pace.to_json()}
+        facts |= {"assigned": self._assigned}
         place = Place(self.job.checkpoints, self.door.rank, self.door.world_size)
         checkpoint.write(place, Checkpoint(self.done, facts, tensors))
         self.kept = f"the checkpoint after epoch {self.done} stays"
@@ -153,8 +154,8 @@ class Run:
     def resume(self) -> None:
         """Go on where a checkpoint ends; at another number of ranks from its weights, with fresh messages."""
         state = resumed(self.job, self.door, self.facts)
-        if self.door.rank == 0 and self.job.events:
-            self._forget_after(0 if state is None else state.done)
+        if self.door.rank == 0:
+            self._forget_after(state)
         if state is None:  # killed before the first one
             return
         parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}, "places": {}}
@@ -166,13 +167,22 @@ class Run:
         same = state.facts["world_size"] == self.door.world_size
         self.places.restore(state.done - 1, parts["places"] if same else {})
         self._plans = state.facts["plans"]
-        if same and state.facts["cost"] is not None:  # the same wires, the same plans
-            self.places.assigner.cost = CostModel.from_json(state.facts["cost"])
+        if same and state.facts["cost"] is not None:
+            self.places.pace.restore(state.facts["pace"])
+            self._assigned = state.facts["assigned"]
+            if not self.job.profile:  # the same wires, the same plans
+                self.places.assigner.cost = CostModel.from_json(state.facts["cost"])
         self.losses, self.scores = list(state.facts["losses"]), dict(state.facts["scores"])
         self.kept = f"the checkpoint after epoch {state.done} stays"
 
-    def _forget_after(self, done: int) -> None:
-        """Events of epochs that will be run again."""
+    def _forget_after(self, state: Checkpoint | None) -> None:
+        """Events and plans of epochs that will be run again."""
+        done, plans = (0, 0) if state is None else (state.done, state.facts["plans"])
+        for path in Path(self.job.out).glob(f"{Path(PLAN).stem}.*.json"):
+            if int(path.name.split(".")[1]) > plans:
+                path.unlink()
+        if not self.job.events:
+            return
         path = Path(self.job.events)
         whole = path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
         kept = [line for line in whole if json.loads(line)["epoch"] < done]
@@ -180,21 +190,9 @@ class Run:
             file.write("".join(f"{line}\n" for line in kept).encode())
 
     def finish(self) -> None:
-        """Predictions for every node, in the order that nodes were given in."""
-        if not self.job.out:
-            return
-        out = self._evaluate()
-        told = score.labels(out, several=self.y.ndim == 2)
-        mine = torch.cat((self.shard.original_ids[:, None], told.view(len(told), -1).long()), dim=1).cpu()
-        counts = self._sum([float(len(mine) * (self.door.rank == rank)) for rank in range(self.door.world_size)])
-        sizes = [int(count) * mine.shape[1] * 8 for count in counts]
-        everybody = self.door.all_gather(mine.contiguous(), sizes, channel="predictions").wait()
-        if self.door.rank == 0:
-            rows = torch.cat([part.clone().view(torch.int64).view(-1, mine.shape[1]) for part in everybody])
-            label = np.zeros((self.shard.num_nodes, mine.shape[1] - 1), dtype=np.int32)
-            label[rows[:, 0].numpy()] = rows[:, 1:].numpy()
-            with artifacts.new_file(Path(self.job.out) / PREDICTIONS) as file:
-                np.savez(file, label=label if self.y.ndim == 2 else label[:, 0])
+        if self.job.out:
+            told = score.labels(self._evaluate(), several=self.y.ndim == 2)
+            predictions.write(Path(self.job.out) / PREDICTIONS, told, self.shard, self.door)
 
     def result(self) -> dict[str, Any]:
         peak = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
@@ -213,6 +211,7 @@ class Run:
             "seed": self.job.plan.seed,
             "plan": self.job.plan.to_json(),
             "messages": self.messages,
+            "assigned": self._assigned,
             "losses": self.losses,
             **self.scores,
             "epoch_s_median": median("seconds"),
@@ -233,7 +232,7 @@ class Run:
         thin = sum(book.bytes_sent for name, book in books.items() if name.endswith((".forward", ".backward")))
         values = sum(halo.take_values_sent() for halo in self.places.halos)
         broken = [float(rank == self.door.rank and not math.isfinite(loss)) for rank in range(self.door.world_size)]
-        total, sent_by_all, saved, *flags = self._sum([loss, float(sent), 4.0 * values - thin, *broken])
+        total, sent_by_all, halo, full, *flags = self._sum([loss, float(sent), float(thin), 4.0 * values, *broken])
         if not math.isfinite(total):
             ranks = ", ".join(str(rank) for rank, flag in enumerate(flags) if flag)
             raise NotFinite(
@@ -242,7 +241,7 @@ class Run:
             )
         self.losses.append(total)
         row = {"epoch": epoch, "loss": total, "seconds": seconds, "exposed_s": exposed_s, "bytes": int(sent_by_all)}
-        return row | {"float32_bytes": int(sent_by_all + saved)}
+        return row | {"halo_bytes": int(halo), "float32_bytes": int(sent_by_all - halo + full)}
 
     @torch.no_grad()
     def _evaluate(self) -> Tensor:

@@ -20,30 +20,22 @@ def resumed(job: Job, door: Door, facts: dict[str, Any]) -> Checkpoint | None:
 
     Of a run with another number of ranks it is rank 0's, for all, if that is the later one.
     """
-    place = Place(job.checkpoints, door.rank, door.world_size)
-    place.sweep()
-    own = _everybodys(door, place.epochs())
-    others = [size for size in checkpoint.runs(job.checkpoints) if size != door.world_size]
-    done = checkpoint.choose(own, None if others else job.resume_epoch)
-    if others and job.resume_epoch is not None:
-        done = job.resume_epoch if all(job.resume_epoch in each for each in own) else 0
-    for size in others:
-        other = Place(job.checkpoints, 0, size)
-        epochs = [epoch for epoch in other.epochs() if job.resume_epoch in (None, epoch)]
-        if epochs and epochs[-1] > done:
-            place, done = other, epochs[-1]
-    chosen = _everybodys(door, [done, place.world_size])
-    if any(each != chosen[0] for each in chosen):
+    own = Place(job.checkpoints, door.rank, door.world_size)
+    own.sweep()
+    offers = [(done, door.world_size) for done in checkpoint.common(_everybodys(door, own.epochs()))]
+    for size in checkpoint.runs(job.checkpoints):
+        if size != door.world_size:
+            offers += [(done, size) for done in Place(job.checkpoints, 0, size).epochs()]
+    chosen = checkpoint.choose(offers, job.resume_epoch)
+    told = _everybodys(door, list(chosen or ()))
+    if any(each != told[0] for each in told):
         raise CheckpointError(
             "ranks see different checkpoints of a run with another number of ranks; copy rank 0's to every machine"
         )
-    if done == 0 and job.resume_epoch is None:
+    if chosen is None:
         return None
-    if done == 0:
-        raise CheckpointError(
-            f"no checkpoint after epoch {job.resume_epoch}; leave --resume-epoch out for the last one"
-        )
-    state = checkpoint.read(place, done)
+    done, size = chosen
+    state = checkpoint.read(own if size == door.world_size else Place(job.checkpoints, 0, size), done)
     expect_same_run(state.facts, facts)
     return state
 

@@ -1,5 +1,6 @@
 """What a wire's rows were like lately: for each row what every width would add, and what not sending it would."""
 
+import time
 from collections.abc import Sequence
 
 import torch
@@ -19,6 +20,7 @@ class Trace:
         self.clear()
 
     def clear(self) -> None:
+        self.took_s = 0.0  # to look
         self.epochs = 0
         self.variance: Tensor | None = None  # of each row at each width
         self.early: Tensor | None = None  # rows as they were a while ago
@@ -27,6 +29,7 @@ class Trace:
 
     def going(self, rows: Tensor, epoch: int) -> None:
         """Look at rows that are about to be sent."""
+        start = time.perf_counter()
         if self._plan.remembers(epoch):
             self.early = rows.detach().clone()
         if self._plan.compares(epoch) and self.early is not None:
@@ -36,11 +39,14 @@ class Trace:
             found = variances(rows, self.widths)
             self.variance = found if self.variance is None else self.variance + found
             self.epochs += 1
+        self.took_s += time.perf_counter() - start
 
     def came_back(self, gradients: Tensor, epoch: int) -> None:
         if self._plan.traces(epoch):
+            start = time.perf_counter()
             squares = gradients.square().sum(dim=1)
             self.gradient = squares if self.gradient is None else self.gradient + squares
+            self.took_s += time.perf_counter() - start
 
     def errors(self, bits: Sequence[int]) -> Tensor:
         """Expected squared error of each row at each of these bits, an epoch.

@@ -75,6 +75,7 @@ class Wire:
         self.width = 0  # of the rows last sent
         self.values_sent = 0
         self._posted_s = 0.0
+        self._has_arrived = False  # what was posted
         self.window_s = 0.0  # from posting to asking, last time: what computation could hide
         self.exposed_s = 0.0  # stood still, last time
         self.flight_s = 0.0  # on its way, last time
@@ -110,15 +111,17 @@ class Wire:
             self._posted.start()
 
     def arrive(self) -> None:
-        """Stand still until what was posted is here."""
+        """Stand still until what was posted is here: nothing hides it."""
         assert self._posted is not None
-        self._posted.start().wait()
+        self._wait(self._posted)
+        self.window_s, self._has_arrived = 0.0, True
 
     def finish(self, *, stale: bool) -> Tensor:
         """This epoch's rows; or, stale, those that were sent an epoch ago, while this epoch's are under way."""
         posted, self._posted = self._posted, None
         assert posted is not None
-        self.window_s = time.perf_counter() - self._posted_s
+        if not self._has_arrived:
+            self.window_s = time.perf_counter() - self._posted_s
         self.settle()  # before a synchronous epoch as well: messages are taken in order
         if stale and self.held is not None:
             self._flying = posted
@@ -138,11 +141,16 @@ class Wire:
         if self._flying is not None:
             self._flying.start()
 
-    def _received(self, message: _Message) -> Tensor:
+    def _wait(self, message: _Message) -> list[Tensor]:
         start = time.perf_counter()
         transfer = message.start()
         received = transfer.wait()
         self.exposed_s, self.flight_s = time.perf_counter() - start, transfer.seconds
+        return received
+
+    def _received(self, message: _Message) -> Tensor:
+        received = message.start().wait() if self._has_arrived else self._wait(message)
+        self._has_arrived = False
         if not all(codec.fills_out for codec in message.codecs):
             assert self.held is not None  # a row is left out only after it was sent
             rows = self.held.clone()  # autograd may still look at the last ones

@@ -18,12 +18,13 @@ ENOUGH_S = 0.05
 REPEATS = 3
 
 
-def sketch(door: Door) -> CostModel:
+def sketch(door: Door, device: torch.device) -> CostModel:
+    """Messages start and end on this device."""
     n = door.world_size
-    floor_s = _gathered(door, _small_exchange_s(door)).max().item() if n > 1 else 0.0
+    floor_s = _gathered(door, _small_exchange_s(door, device)).max().item() if n > 1 else 0.0
     links = {}
     for distance in range(1, n):
-        rates = _round_rates(door, distance)
+        rates = _round_rates(door, device, distance)
         for dst in range(n):
             src = (dst - distance) % n
             links[src, dst] = Link(src, dst, floor_s / (n - 1), 0.0, rates[dst])
@@ -31,11 +32,11 @@ def sketch(door: Door) -> CostModel:
     return CostModel(n, links, dict.fromkeys(KINDS, hinge))
 
 
-def _round_rates(door: Door, distance: int) -> list[float]:
+def _round_rates(door: Door, device: torch.device, distance: int) -> list[float]:
     """Bytes a second into each rank. From two sizes: what a message takes however small it is drops out."""
-    size, before = FIRST_BYTES, _round_s(door, distance, FIRST_BYTES // 4)
+    size, before = FIRST_BYTES, _round_s(door, device, distance, FIRST_BYTES // 4)
     while True:
-        taken = _round_s(door, distance, size)
+        taken = _round_s(door, device, distance, size)
         if taken.max() >= ENOUGH_S or size >= LAST_BYTES:
             break
         size, before = 4 * size, taken
@@ -43,24 +44,24 @@ def _round_rates(door: Door, distance: int) -> list[float]:
     return [float(0.75 * size / seconds) for seconds in grown]
 
 
-def _round_s(door: Door, distance: int, size: int) -> torch.Tensor:
+def _round_s(door: Door, device: torch.device, distance: int, size: int) -> torch.Tensor:
     """Of each receiver, the quickest of a few: delays add."""
     target, source = (door.rank + distance) % door.world_size, (door.rank - distance) % door.world_size
     own = []
     for _ in range(REPEATS):
         _gathered(door, 0.0)  # all begin together
-        received = door.receive(size, source, channel=CHANNEL)
-        sent = door.send(torch.zeros(size, dtype=torch.uint8), target, channel=CHANNEL)
+        received = door.receive(size, source, channel=CHANNEL, device=device)
+        sent = door.send(torch.zeros(size, dtype=torch.uint8, device=device), target, channel=CHANNEL)
         received.wait()
         sent.wait()
         own.append(received.seconds)
     return _gathered(door, min(own))
 
 
-def _small_exchange_s(door: Door) -> float:
+def _small_exchange_s(door: Door, device: torch.device) -> float:
     taken = []
     for _ in range(REPEATS):
-        parts = [torch.zeros(64, dtype=torch.uint8) for _ in range(door.world_size)]
+        parts = [torch.zeros(64, dtype=torch.uint8, device=device) for _ in range(door.world_size)]
         transfer = door.all_to_all(parts, [64] * door.world_size, channel=CHANNEL)
         transfer.wait()
         taken.append(transfer.seconds)
