@@ -222,13 +222,13 @@ def test_resumed_in_the_middle_of_a_period_the_losses_are_the_same_bits(tmp_path
     for number, stop in enumerate((15, 18)):
         first = replace(whole, epochs=stop, out=str(tmp_path / f"part{number}"))
         todo += [first, replace(first, epochs=22, resume=True)]
-    found = launch.run(work.jobs, todo, workers=2)[0]
+    # Without a profile the wires are measured, once: a checkpoint from before the first choice of bits has them.
+    own = replace(whole, profile="", out=str(tmp_path / "own"), plan=replace(whole.plan, assign_every=18))
+    todo += [own, replace(own, resume=True, resume_epoch=15)]
+    *found, first, again = launch.run(work.jobs, todo, workers=2)[0]
     for part in found[1:]:
         assert part == found[0][: len(part)]
     assert len(found[2]) == len(found[4]) == 22
-    # Without a profile the wires are measured, once: a checkpoint from before the first choice of bits has them.
-    own = replace(whole, profile="", out=str(tmp_path / "own"), plan=replace(whole.plan, assign_every=18))
-    first, again = launch.run(work.jobs, [own, replace(own, resume=True, resume_epoch=15)], workers=2)[0]
     assert first == again
     plans = [json.loads((tmp_path / "part0" / f"plan.{number}.json").read_text()) for number in (1, 2, 3)]
     assert [plan["from_epoch"] for plan in plans] == [6, 12, 18]

@@ -72,7 +72,7 @@ def prepare(door: Door, case: Case, folder: Path) -> list[Exchange]:
     from thinwire.fullgraph.run import Run  # with PyG, which only ranks need
 
     epochs = int(case.settings.get("epochs", 20))
-    settings = {**case.settings, "bits_choice": "2,4,8", "assign_every": epochs + 1}  # looks, and leaves it at that
+    settings = {**case.settings, "bits_choice": "2,4,8", "assign_every": epochs}  # looks in the last one
     run = Run(
         methods.job_of("adaqp", settings, case.seed),
         graphs.read_shard(folder / "shards", door.rank),

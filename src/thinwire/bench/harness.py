@@ -154,26 +154,29 @@ def _rank(member: Member, case: Case, folder: str) -> None:
 def _step(door: Door, workload: Workload, method: str, prepared: Any, case: Case, repeat: int) -> dict[str, Any]:
     """One turn of a method; seconds of the slowest rank, bytes of all."""
     door.step = repeat
-    _tell(door, [0.0])  # all start together
+    _tell(door, None)  # all start together
     door.books.take()
     start = time.perf_counter()
     facts = workload.step(door, method, prepared, case, case.seed + repeat + 1)
     seconds = time.perf_counter() - start
     books = door.books.take()
-    names = sorted(books)
-    own = [seconds, sum(book.exposed_s for book in books.values()), *(float(books[name].bytes_sent) for name in names)]
-    told = _tell(door, own)
+    sent = {name: book.bytes_sent for name, book in books.items()}
+    told = _tell(door, [seconds, sum(book.exposed_s for book in books.values()), sent])
     units = workload.units(method, case.settings)
-    slowest = max(told)
-    channels = {name: int(sum(each[2 + place] for each in told) / units) for place, name in enumerate(names)}
+    slowest = max(told, key=lambda each: float(each[0]))
+    names = sorted({name for _, _, own in told for name in own})  # ranks need not have used the same
+    channels = {name: int(sum(own.get(name, 0) for _, _, own in told) / units) for name in names}
     line = {"method": method, "repeat": repeat, "seconds": slowest[0] / units, "exposed_s": slowest[1] / units}
     return line | {"bytes": sum(channels.values()), "channels": channels} | facts
 
 
-def _tell(door: Door, values: list[float]) -> list[list[float]]:
-    mine = torch.tensor(values, dtype=torch.float64)
-    everybody = door.all_gather(mine, [mine.nbytes] * door.world_size, channel="harness").wait()
-    return [list(map(float, one.clone().view(torch.float64))) for one in everybody]
+def _tell(door: Door, value: Any) -> list[Any]:
+    """Everybody's, by rank."""
+    mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    size = torch.tensor([mine.nbytes])
+    sizes = door.all_gather(size, [size.nbytes] * door.world_size, channel="harness").wait()
+    told = door.all_gather(mine, [int(one.clone().view(torch.int64)) for one in sizes], channel="harness").wait()
+    return [json.loads(bytes(one.tolist())) for one in told]
 
 
 def _watch(events: Path, case: Case, over: threading.Event, on_progress: Callable[[float, str], None]) -> None:

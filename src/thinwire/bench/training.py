@@ -37,6 +37,7 @@ def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[
     run = Run(replace(job, evaluate_every=case.settings.get("evaluate_every", 5)), *_shard(prepared, door))
     for epoch in range(job.epochs):
         run.epoch(epoch)
+    run.places.settle()  # what is still under way is nobody else's burden
     seconds, curve = 0.0, []
     for row in run.rows:
         seconds += row["seconds"]

@@ -82,10 +82,11 @@ class Assigner:
             [self.cost.all_to_all(matrix) for matrix in after.tolist()],
             self._door,
         )
-        traces = [each.wire.trace for each in exchanges if each.wire.trace is not None]
-        record["trace_s"] = sum(trace.took_s for trace in traces)
-        for trace in traces:
-            trace.clear()
+        record["trace_s"] = 0.0
+        for each in exchanges:
+            if each.wire.trace is not None:
+                record["trace_s"] += each.wire.trace.took_s
+                each.wire.trace.took_s = 0.0
         self.records.append({"from_epoch": epoch, **record, "assign_s": time.perf_counter() - start})
 
     def _exchange(self, halo: Halo, wire: Wire, epoch: int) -> _Exchange:
@@ -110,7 +111,7 @@ class Assigner:
         if self._plan.weigh == "gradient" or halo.reads is None:
             # First order: what an error in this row does to the loss.
             assert trace.gradient is not None
-            return (trace.gradient / (trace.epochs * wire.width)).double()
+            return (trace.gradient / wire.width).double()
         squares = halo.reads.column_sums(2) if self._plan.weigh == "squares" else halo.reads.column_sums(1).square()
         parts = [part.contiguous() for part in squares.split(wire.receive_from)]
         told = self._door.all_to_all(parts, [4 * size for size in wire.send_to], channel=CHANNEL).wait()

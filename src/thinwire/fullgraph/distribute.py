@@ -211,8 +211,8 @@ class Places:
                 found[f"held/{wire.channel}"] = wire.held
             if wire.bits is not None:
                 found[f"bits/{wire.channel}/out"], found[f"bits/{wire.channel}/into"] = wire.bits
-            if wire.trace is not None:
-                found |= {f"trace/{wire.channel}/{name}": value for name, value in wire.trace.tensors().items()}
+            if wire.trace is not None and wire.trace.early is not None:
+                found[f"early/{wire.channel}"] = wire.trace.early
         return found
 
     def restore(self, epoch: int, state: dict[str, Tensor]) -> None:
@@ -221,15 +221,16 @@ class Places:
         for layer in self.layers:  # one called several times gets all its halos at its first pass
             while any(f"/{layer.name}.{len(layer.halos)}." in name for name in state):
                 layer.add_halo()
+
+        def on_device(name: str) -> Tensor | None:
+            return state[name].to(self._device) if name in state else None
+
         for wire in self._wires():
-            held = state.get(f"held/{wire.channel}")
-            wire.held = None if held is None else held.to(self._device)
+            wire.held = on_device(f"held/{wire.channel}")
             if (out := state.get(f"bits/{wire.channel}/out")) is not None:
                 obey(wire, out, state[f"bits/{wire.channel}/into"])
             if wire.trace is not None:
-                own = f"trace/{wire.channel}/"
-                found = {name: value for name, value in state.items() if name.startswith(own)}
-                wire.trace.restore({name.removeprefix(own): value.to(self._device) for name, value in found.items()})
+                wire.trace.early = on_device(f"early/{wire.channel}")
 
     def _wires(self) -> Iterator[Wire]:
         for halo in self.halos:

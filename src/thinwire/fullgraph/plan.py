@@ -11,8 +11,6 @@ METHODS = ("exact", "pipe", "sylvie", "adaqp")
 SYNC_EVERY = 10
 # adaqp: the bits of the first period, and of a row that is not sent otherwise.
 FIRST_BITS = 8
-# adaqp: epochs at the end of a period whose rows are looked at. What rows will be like, the last ones know best.
-TRACED = 1
 RULES = ("trade", "hide", "random")
 WEIGHTS = ("squares", "published", "gradient")
 ONLY = ("", "quantize", "overlap")
@@ -116,14 +114,12 @@ class Plan:
         return self.adapts and self.assign != "random" and len(self.bits_choice) > 1
 
     def traces(self, epoch: int) -> bool:
-        return self.looks and self._to_assign(epoch) < TRACED
+        """Whether rows are looked at: in the last epoch of a period, which knows best what the next ones are like."""
+        return self.looks and self.assigns(epoch)
 
     def remembers(self, epoch: int) -> bool:
         """Whether rows are kept, to see at the period's end how far they move in the mean age of one not sent."""
         return self.looks and 0 in self.bits_choice and 0 < self.mean_age == self._to_assign(epoch)
-
-    def compares(self, epoch: int) -> bool:
-        return self.assigns(epoch)
 
     @property
     def mean_age(self) -> int:
