@@ -11,7 +11,8 @@ demo: $(READY)
 
 # Long, and alone on the machine: full-graph training on emulated hosts (root, iproute2).
 bench: $(READY)
-	for case in benchmarks/cases/fullgraph-*.toml; do $(BIN)/thinwire bench $$case --save || exit 1; done
+	failed=; for case in benchmarks/cases/fullgraph-*.toml; do $(BIN)/thinwire bench $$case --save || failed="$$failed $$case"; done; \
+	if [ -n "$$failed" ]; then echo "did not end (data not here?):$$failed"; exit 1; fi
 
 test: $(READY)
 	$(BIN)/python -m pytest

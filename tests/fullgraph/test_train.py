@@ -160,6 +160,12 @@ def test_mistakes_about_folders(tmp_path: Path, whole: dict[str, Any], capsys: p
         (["--resume", "--out", str(tmp_path / "none")], "holds no run"),
         (["--resume", "--out", str(whole["folder"] / "run"), "--data", "synthetic"], f"was trained on {DATA}"),
         (["--dropout", "1"], "--dropout is 1.0; give 0 or more, below 1"),
+        (["--bits", "2"], "--bits goes with --method sylvie"),
+        (["--method", "sylvie", "--balance", "0.2"], "--balance goes with --method adaqp"),
+        (["--sync-every", "3"], "--sync-every goes with --method sylvie, adaqp or pipe"),
+        (["--against", "adaqp", "--sync-every", "0"], "leave 0 out"),
+        (["--rate", "10mbit"], "say how many with --hosts"),
+        (["--resume-epoch", "3"], "goes with --resume"),
     ]:
         with pytest.raises(SystemExit) as left:
             main([*WORDS, *words])
@@ -181,6 +187,27 @@ def test_a_run_that_diverges_says_where(tmp_path: Path) -> None:
     alone = thinwire("--workers", "1", "--norm", "none", "--lr", "1e18")  # sends no messages
     assert alone.returncode == 2
     assert "the loss is nan at epoch 2, by rank 0" in alone.stderr
+
+
+def test_torchrun_with_two_ranks_compares_two_methods(tmp_path: Path) -> None:
+    """Shards are made by the first of them; scores of several labels, as of the predictions that are kept."""
+    target, out = tmp_path / "result.json", tmp_path / "run"
+    data = "synthetic:nodes=800,classes=6,multilabel=true,noise=2"
+    train = ["train", "--data", data, "--method", "sylvie", "--against", "exact", "--epochs", "8", "--hidden", "16"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, "-m", "thinwire", *train, "--out", str(out), "--json", str(target)]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(target.read_text())
+    assert found["workers"] == 2
+    assert found["against"]["method"] == "exact"
+    graph = graphs.load(data)
+    told = np.load(out / "predictions.npz")["label"][graph.split == graphs.TEST]
+    known = graph.y[graph.split == graphs.TEST]
+    f1 = 2 * (told * known).sum() / (told.sum() + known.sum())
+    assert found["test_score"] == pytest.approx(f1)
+    assert 0.1 < f1 < 1
 
 
 @needs_lab

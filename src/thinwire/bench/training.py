@@ -1,6 +1,8 @@
 """Workload `training`: whole runs, one for each seed. Scores, and the seconds to reach the first method's final one."""
 
+import itertools
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +12,12 @@ from thinwire import graphs
 from thinwire.bench import methods
 from thinwire.bench.case import Case
 from thinwire.bench.fullgraph import set_up
+from thinwire.fullgraph.job import Job
 from thinwire.links import Door
 
 __all__ = ["check", "prepare", "set_up", "step", "summary", "units"]
 
-MORE = {"evaluate_every": int}
+MORE = {"evaluate_every": int, "timed": bool}
 
 
 def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:
@@ -30,24 +33,39 @@ def units(method: str, settings: Mapping[str, Any]) -> int:
 
 
 def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[str, Any]:
-    """A run by this seed; `seconds` without what evaluating took."""
-    from thinwire.fullgraph.run import Run  # with PyG, which only ranks need
+    """A run by this seed. With `timed`, a run before it that nothing interrupts tells the seconds.
 
+    Evaluating between epochs gives what is under way time to arrive, and so flatters what is stale; and runs repeat.
+    """
     job = methods.job_of(method, case.settings, seed)
-    run = Run(replace(job, evaluate_every=case.settings.get("evaluate_every", 5)), *_shard(prepared, door))
+    clock = _clock(job, prepared, door) if case.settings.get("timed") else None
+    run = _run(replace(job, evaluate_every=case.settings.get("evaluate_every", 5)), prepared, door)
     for epoch in range(job.epochs):
         run.epoch(epoch)
     run.places.settle()  # what is still under way is nobody else's burden
-    seconds, curve = 0.0, []
-    for row in run.rows:
-        seconds += row["seconds"]
-        curve.append((seconds, row["val_score"]))
+    clock = clock or list(itertools.accumulate(row["seconds"] for row in run.rows))
+    curve = [(seconds, row["val_score"]) for seconds, row in zip(clock, run.rows, strict=True)]
     sums = {name: sum(row[name] for row in run.rows) for name in ("exposed_s", "bytes")}
-    return {"seconds": seconds, "curve": curve, **sums, **run.scores}
+    return {"seconds": clock[-1], "curve": curve, **sums, **run.scores}
 
 
-def _shard(prepared: tuple[graphs.Shard, graphs.Manifest], door: Door) -> tuple[graphs.Shard, Door, graphs.Manifest]:
-    return prepared[0], door, prepared[1]
+def _clock(job: Job, prepared: tuple[graphs.Shard, graphs.Manifest], door: Door) -> list[float]:
+    """Seconds until each epoch was over; after the last one all has arrived."""
+    run = _run(job, prepared, door)
+    ends: list[float] = []
+    start = time.perf_counter()
+    for epoch in range(job.epochs):
+        run.step(epoch)
+        if epoch + 1 == job.epochs:
+            run.places.settle()
+        ends.append(time.perf_counter() - start)
+    return ends
+
+
+def _run(job: Job, prepared: tuple[graphs.Shard, graphs.Manifest], door: Door) -> Any:
+    from thinwire.fullgraph.run import Run  # with PyG, which only ranks need
+
+    return Run(job, prepared[0], door, prepared[1])
 
 
 def summary(case: Case, method: str, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:

@@ -49,8 +49,8 @@ def topk_line(result: codec_bench.CodecBench) -> str:
 
 CAPTIONS = {
     "": "median of {} interleaved runs (fastest to slowest); waiting: share of a step's time",
-    "training": "{} seeds; median seconds of training; mean test score, and points beside `exact` of the same model; "
-    "seconds until that one's final validation score was reached",
+    "training": "{} seeds; mean test score, and points beside `exact` of the same model; where time was taken, median "
+    "seconds of training, and until that one's final validation score was reached",
     "bits": "weighted variance beside `uniform`, the mean of all layers and directions and the worst of them; AdaQP's "
     "objective",
 }
@@ -70,28 +70,29 @@ def methods(result: harness.CaseResult) -> Table:
         pad_edge=False,
     )
     shown: list[tuple[str, Callable[[harness.MethodRow], str]]] = [
-        ("median", lambda row: _seconds(row.seconds_median)),
-        ("from", lambda row: _seconds(row.seconds_low)),
-        ("to", lambda row: _seconds(row.seconds_high)),
+        ("seconds", lambda row: f"{row.seconds_median:.4g}"),
+        ("from-to", lambda row: f"{row.seconds_low:.3g}-{row.seconds_high:.3g}"),
         ("ratio", lambda row: f"{row.ratio:.2f}x"),
-        ("sent", lambda row: f"{row.bytes / 1e6:,.2f} MB"),
+        ("MB sent", lambda row: f"{row.bytes / 1e6:,.2f}"),
         ("waiting", lambda row: f"{row.exposed_share:.0%}"),
     ]
     if any(row.limit_ratio for row in result.rows):
         shown.append(("/free", lambda row: f"{row.limit_ratio:.2f}"))
     if any((row.more or {}).get("predicted_s") for row in result.rows):
-        shown.append(("predicted", lambda row: _seconds((row.more or {}).get("predicted_s"))))
-        shown.append(("choosing", lambda row: f"{(row.more or {}).get('assign_share', 0.0):.1%}"))
+        shown.append(("predicted", lambda row: _figure(row, "predicted_s", ".4g")))
+        shown.append(("choosing", lambda row: _figure(row, "assign_share", ".1%")))
     if case.workload == "bits":
         shown = [("variance", lambda row: f"{(row.more or {}).get('variance_to_uniform', 1.0):.3f}")]
         shown.append(("worst", lambda row: f"{(row.more or {}).get('worst_to_uniform', 1.0):.3f}"))
         shown.append(("objective", lambda row: f"{(row.more or {})['objective']:.4f}"))
     if case.workload == "training":
-        shown = [each for each in shown if each[0] in ("median", "ratio", "sent")]
-        shown.append(("score", lambda row: f"{(row.more or {})['score']:.2%}"))
-        shown.append(("points", lambda row: f"{(row.more or {}).get('points_to_exact', 0.0):+.2f}"))
-        shown.append(("to exact's", lambda row: _seconds((row.more or {}).get("to_score_s"))))
-    table.add_column("method")
+        timed = case.settings.get("timed")
+        shown = [each for each in shown if each[0] == "MB sent" or (timed and each[0] in ("seconds", "ratio"))]
+        shown.append(("score", lambda row: _figure(row, "score", ".2%")))
+        shown.append(("points", lambda row: _figure(row, "points_to_exact", "+.2f")))
+        if timed:
+            shown.append(("to exact's", lambda row: _figure(row, "to_score_s", ".4g")))
+    table.add_column("method", min_width=18)
     for heading, _ in shown:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in result.rows:
@@ -113,10 +114,10 @@ def thinner(result: harness.CaseResult) -> list[str]:
     return lines
 
 
-def _seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    return f"{1e3 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
+def _figure(row: harness.MethodRow, name: str, form: str) -> str:
+    """Of what the workload adds."""
+    value = (row.more or {}).get(name)
+    return "-" if value is None else format(value, form)
 
 
 def links(profile: Mapping[str, Any]) -> Table:

@@ -40,7 +40,7 @@ class Train:
 
     joins: ClassVar[bool] = True
     data: str = "synthetic"
-    """What `thinwire partition` takes, or a folder it has written."""
+    """A graph by name (synthetic:..., planetoid:cora, graph.npz), or a folder that `thinwire partition` has written."""
     model: Literal["sage", "gcn", "gat", "gin"] = "sage"
     """Kind of layers."""
     layers: int = 3
@@ -112,6 +112,9 @@ class Train:
             raise ValueError(f"--hosts is {self.hosts}; give 1 or more, or leave it out for ranks on this machine")
         lab.parse_rate(self.rate)
         self._plan(self.method)
+        if self.against is not None:
+            self._plan(self.against)
+        self._expect_used()
         read_cost(str(self.profile or ""))
         seat = launch.seat_from_torchrun()
         if self.hosts and seat is not None:
@@ -140,6 +143,23 @@ class Train:
             content = {**artifacts.stamp(seed=self.seed, world_size=result["workers"]), **result}
             artifacts.write_json(self.json, content | ({"against": other} if other else {}))
             console.print(f"written: {self.json}", highlight=False)
+
+    def _expect_used(self) -> None:
+        """Refuse what would have no effect."""
+        methods = {self.method, self.against}
+        few = {"bits": "sylvie", "staleness": "sylvie", "bits_choice": "adaqp", "assign": "adaqp", "balance": "adaqp"}
+        few |= {"assign_every": "adaqp", "weigh": "adaqp", "only": "adaqp", "profile": "adaqp"}
+        for name, method in few.items():
+            if method not in methods and getattr(self, name) != getattr(Train, name):
+                raise ValueError(f"--{name.replace('_', '-')} goes with --method {method}")
+        if self.sync_every is not None and methods <= {"exact", None}:
+            raise ValueError("--sync-every goes with --method sylvie, adaqp or pipe; exact is always synchronous")
+        if not self.hosts and self.rate != Train.rate:
+            raise ValueError(f"--rate {self.rate} is of emulated hosts; say how many with --hosts")
+        if self.hosts and self.workers != Train.workers:
+            raise ValueError("--hosts has one rank each; leave --workers out")
+        if self.out is None and self.resume_epoch is not None:
+            raise ValueError("--resume-epoch goes with --resume and --out")
 
     def _verify_out(self) -> None:
         if self.out is None:

@@ -14,7 +14,7 @@ from thinwire.links import Door, Transfer
 
 
 class NotFinite(ValueError):
-    """A message with infinity or NaN in it, named by layer, rank and epoch. It is not sent."""
+    """A message with infinity or NaN in it, or beyond what its codec holds, named by layer, rank and epoch."""
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,9 @@ class Wire:
                 for peer, (codec, part) in enumerate(zip(codecs.out, rows.split(self.send_to), strict=True))
             ]
         except ValueError as error:
-            if bool(torch.isfinite(rows).all()):
-                raise
             raise NotFinite(
                 f"{self.channel}: rank {me}'s message can't be sent in epoch {self._door.step + 1}: {error}. Training "
-                "has diverged: try a lower learning rate or, for sylvie, more bits"
+                "has diverged: try a lower learning rate, or more bits"
             ) from None
         incoming = zip(codecs.into, self.receive_from, strict=True)
         sizes = [codec.nbytes((count, self.width)) for codec, count in incoming]

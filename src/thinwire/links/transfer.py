@@ -31,9 +31,6 @@ class Transfer(Generic[T]):
         # On CUDA: what the caller's stream must be told to wait for.
         self.streamed: list[Any] = []
 
-    def done(self) -> bool:
-        return self._ended.is_set()
-
     def wait(self) -> T:
         start = time.perf_counter()
         try:
