@@ -79,6 +79,7 @@ def methods(result: harness.CaseResult) -> Table:
     if any(row.limit_ratio for row in result.rows):
         shown.append(("/free", lambda row: f"{row.limit_ratio:.2f}"))
     if any((row.more or {}).get("predicted_s") for row in result.rows):
+        shown = [each for each in shown if each[0] != "from-to"]  # 80 columns hold so much
         shown.append(("predicted", lambda row: _figure(row, "predicted_s", ".4g")))
         shown.append(("choosing", lambda row: _figure(row, "assign_share", ".1%")))
     if case.workload == "bits":
@@ -92,7 +93,7 @@ def methods(result: harness.CaseResult) -> Table:
         shown.append(("points", lambda row: _figure(row, "points_to_exact", "+.2f")))
         if timed:
             shown.append(("to exact's", lambda row: _figure(row, "to_score_s", ".4g")))
-    table.add_column("method", min_width=18)
+    table.add_column("method", min_width=16)
     for heading, _ in shown:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in result.rows:

@@ -108,10 +108,11 @@ class Assigner:
         assert trace is not None
         if wire is halo.backward:
             return torch.ones(count, dtype=torch.float64)
-        if self._plan.weigh == "gradient" or halo.reads is None:
+        if halo.counts_by_gradient:
             # First order: what an error in this row does to the loss.
             assert trace.gradient is not None
             return (trace.gradient / wire.width).double()
+        assert halo.reads is not None
         squares = halo.reads.column_sums(2) if self._plan.weigh == "squares" else halo.reads.column_sums(1).square()
         parts = [part.contiguous() for part in squares.split(wire.receive_from)]
         told = self._door.all_to_all(parts, [4 * size for size in wire.send_to], channel=CHANNEL).wait()

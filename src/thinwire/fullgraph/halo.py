@@ -55,6 +55,11 @@ class Halo:
         rows: Tensor = _Wait.apply(token, self)  # type: ignore[no-untyped-call]
         return rows
 
+    @property
+    def counts_by_gradient(self) -> bool:
+        """adaqp: whether a message counts by what comes back for it; else by the matrix that reads it."""
+        return self.reads is None or self.clock.plan.weigh == "gradient"
+
     def take_values_sent(self) -> int:
         """Values that the method sent since the last call: 4 bytes each they would have been in float32."""
         sent = self.forward.values_sent + self.backward.values_sent
@@ -120,7 +125,7 @@ class _Post(torch.autograd.Function):
         halo, shape = ctx.halo, ctx.shape  # type: ignore[attr-defined]
         there, back, stale = ctx.way  # type: ignore[attr-defined]
         rows = back.finish(stale=stale)
-        if there.trace is not None:
+        if there.trace is not None and halo.counts_by_gradient:
             there.trace.came_back(rows, halo.clock.epoch)
         return rows.new_zeros(shape).index_add_(0, halo.shard.send_rows, rows), None
 

@@ -9,6 +9,8 @@ from torch import Tensor
 from thinwire.codecs import variances
 from thinwire.fullgraph.plan import FIRST_BITS, Plan
 
+CHUNK = 512
+
 
 class Trace:
     """On the sender's side, a row for each row it sends, in the epochs that the plan wants looked at."""
@@ -30,7 +32,7 @@ class Trace:
             self.early = rows.detach().clone()
         if self._plan.traces(epoch):
             self.variance = variances(rows, self.widths)
-            self.moved = None if self.early is None else (rows.detach() - self.early).square_().sum(dim=1)
+            self.moved = None if self.early is None else _squared_distances(rows.detach(), self.early)
             self.early = None
         self.took_s += time.perf_counter() - start
 
@@ -51,3 +53,9 @@ class Trace:
             assert self.moved is not None
             columns[list(bits).index(0)] = columns[list(bits).index(0)] + self.moved
         return torch.stack(columns, dim=1)
+
+
+def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
+    """Of each row; some rows at a time, so that differences stay in the cache."""
+    both = zip(a.split(CHUNK), b.split(CHUNK), strict=True)
+    return torch.cat([(x - y).square_().sum(dim=1) for x, y in both]) if len(a) else a.new_zeros(0)
