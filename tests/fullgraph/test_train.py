@@ -115,7 +115,14 @@ def test_damage_is_named_and_the_one_before_is_offered(tmp_path: Path, whole: di
     found = result(*words, "--resume-epoch", "16", into=tmp_path / "second.json")
     assert found["losses"][:20] == before["losses"]
     assert found["losses"] == whole["losses"]
-    # Weights go on at another number of ranks; messages start afresh.
+
+
+@pytest.mark.slow
+def test_weights_go_on_at_another_number_of_ranks_and_back(tmp_path: Path) -> None:
+    """Messages start afresh."""
+    out = tmp_path / "run"
+    words = ["--method", "sylvie", "--out", str(out), "--resume"]
+    whole = result(*words[:-1], into=tmp_path / "first.json")
     more = result(*words, "--workers", "3", into=tmp_path / "third.json", epochs=EPOCHS + 5)
     assert more["losses"][:EPOCHS] == whole["losses"]
     assert more["workers"] == 3

@@ -65,7 +65,7 @@ class Train:
     """adaqp: what to choose a message's bits from; 0 is not sent, the receiver keeps its copy."""
     assign: Literal["trade", "hide", "random"] = "trade"
     """adaqp: variance against time; or the most bits that hide behind computation; or any."""
-    assign_every: int = 20
+    assign_every: int = 50
     """adaqp: epochs between choices."""
     balance: float = 0.5
     """adaqp: 1 counts variance alone, 0 time alone."""

@@ -1,5 +1,6 @@
 """Everything that a run of `thinwire train` depends on, known to all ranks alike."""
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,4 +37,5 @@ class Job:
     def identity(self) -> dict[str, Any]:
         """What must be the same for a run to go on: all but where it is kept, how long it lasts and how it is seen."""
         free = ("data", "shards", "epochs", "evaluate_every", "profile", "events", "out", "checkpoint_every", "resume")
-        return {name: value for name, value in asdict(self).items() if name not in (*free, "resume_epoch")}
+        kept = {name: value for name, value in asdict(self).items() if name not in (*free, "resume_epoch")}
+        return dict(json.loads(json.dumps(kept)))  # as a checkpoint will have it

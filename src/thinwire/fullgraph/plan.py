@@ -31,7 +31,7 @@ class Plan:
     seed: int = 0
     bits_choice: tuple[int, ...] = (0, 1, 2, 4, 8, 16, 32)  # adaqp: 0 is not sent
     assign: str = "trade"  # adaqp: variance against time; "hide": time is free while it hides; "random"
-    assign_every: int = 20  # adaqp: epochs
+    assign_every: int = 50  # adaqp: epochs
     balance: float = 0.5  # adaqp: the paper's lambda, 1 for variance alone
     weigh: str = "squares"  # adaqp: of aggregation weights; "published": as in its code; "gradient": for any model
     only: str = ""  # adaqp: "quantize" without overlap, "overlap" in float32

@@ -1,6 +1,5 @@
 """A run's state in and out of a checkpoint, agreed on by all ranks."""
 
-import json
 from typing import Any
 
 import torch
@@ -47,7 +46,7 @@ def _everybodys(door: Door, own: list[int]) -> list[list[int]]:
 
 
 def expect_same_run(then: dict[str, Any], now: dict[str, Any]) -> None:
-    before, after = _flat(then["job"]), _flat(json.loads(json.dumps(now["job"])))
+    before, after = _flat(then["job"]), _flat(now["job"])
     changed = [f"{name} {before.get(name)} (now {after[name]})" for name in after if before.get(name) != after[name]]
     if changed:
         raise CheckpointError(f"the checkpoint was made with {', '.join(changed)}; give the same, or start a new run")
