@@ -257,12 +257,16 @@ def along(case: Case, weight: object, features: object) -> dict[str, Tensor]:
     return found
 
 
+def wire_between_two(door: Door) -> Wire:
+    """Two rows each way, in float32, kept."""
+    sizes = [2 * (peer != door.rank) for peer in range(2)]
+    return Wire(door, "test", sizes, sizes, Identity(), keeps=True)
+
+
 def stale_rows(member: Member) -> list[list[float]]:
     """Six epochs over one wire, the fourth synchronous: which epoch's rows came out."""
     with Door(member.store) as door:
-        peer = 1 - member.rank
-        sizes = [2 * (p == peer) for p in range(2)]
-        wire = Wire(door, "test", sizes, sizes, Identity(), keeps=True)
+        wire = wire_between_two(door)
         seen = []
         for epoch, stale in enumerate([False, True, True, False, True, True]):
             wire.post(torch.full((2, 3), float(epoch)), (0,))
@@ -273,9 +277,7 @@ def stale_rows(member: Member) -> list[list[float]]:
 def rows_at_bits(member: Member) -> list[list[float]]:
     """Four epochs over one wire whose first row has 0 bits and whose second has 32, the third refreshing all."""
     with Door(member.store) as door:
-        peer = 1 - member.rank
-        sizes = [2 * (p == peer) for p in range(2)]
-        wire = Wire(door, "test", sizes, sizes, Identity(), keeps=True)
+        wire = wire_between_two(door)
         seen = []
         for epoch, refresh in enumerate([False, False, True, False]):
             wire.post(torch.full((2, 3), float(epoch)), (0,), refresh=refresh)

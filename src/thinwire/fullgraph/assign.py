@@ -121,7 +121,8 @@ class Assigner:
     def _solved(self, exchanges: list[_Exchange], pace: Pace) -> tuple[list[Tensor], list["_Note"]]:
         """Bits of each exchange's rows on this rank, and how good they are."""
         n = self._door.world_size
-        told = self._told(np.array([[Outline.of(curve).packed() for curve in each.curves] for each in exchanges]))
+        outlined = np.array([[Outline.of(curve).packed() for curve in each.curves] for each in exchanges])
+        told = self._door.told(torch.from_numpy(outlined), channel=CHANNEL).numpy()
         hidden = pace.hidden_s([each.wire.channel for each in exchanges], self._door)
         rows: list[Tensor] = []
         notes: list[_Note] = []
@@ -177,12 +178,6 @@ class Assigner:
                 usual, full = (c.out[peer].nbytes((count, wire.width)) for c in (wire.codecs, wire.refreshing))
                 own[number, self._door.rank, peer] = usual + (full - usual) * share
         return self._door.all_reduce(own, channel=CHANNEL).wait()
-
-    def _told(self, own: Array) -> Array:
-        """Everybody's, by rank."""
-        mine = torch.from_numpy(np.ascontiguousarray(own, dtype=np.float64))
-        parts = self._door.all_gather(mine, [mine.nbytes] * self._door.world_size, channel=CHANNEL).wait()
-        return np.stack([part.clone().view(torch.float64).numpy().reshape(own.shape) for part in parts])
 
     def _record(
         self, exchanges: list[_Exchange], rows: list[Tensor], notes: list[_Note], after: Tensor

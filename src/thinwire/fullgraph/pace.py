@@ -42,12 +42,8 @@ class Pace:
 
     def hidden_s(self, channels: Sequence[str], door: Door) -> list[float]:
         """Seconds of computation that each transfer has to hide behind: those of the rank with the fewest."""
-        own = [self._median(channel, 0) for channel in channels]
-        told = door.all_gather(
-            torch.tensor(own, dtype=torch.float64), [8 * len(own)] * door.world_size, channel=CHANNEL
-        )
-        everybodys = [part.clone().view(torch.float64).tolist() for part in told.wait()]
-        return [min(each) for each in zip(*everybodys, strict=True)]
+        own = torch.tensor([self._median(channel, 0) for channel in channels], dtype=torch.float64)
+        return [float(least) for least in door.told(own, channel=CHANNEL).amin(dim=0)]
 
     def predict(
         self, channels: Sequence[str], before_s: Sequence[float], after_s: Sequence[float], door: Door

@@ -11,10 +11,11 @@ from thinwire.links.cost import KINDS, CostModel, Hinge, Link
 from thinwire.links.exchange import Door
 
 CHANNEL = "sketch"
-# Sizes grow fourfold until the slowest pair of a round takes long enough to tell.
+# Sizes grow fourfold until the fastest pair of a round takes long enough to tell, or the slowest one too long.
 FIRST_BYTES = 64 << 10
 LAST_BYTES = 16 << 20
 ENOUGH_S = 0.05
+PATIENCE_S = 0.3
 REPEATS = 3
 
 
@@ -37,7 +38,7 @@ def _round_rates(door: Door, device: torch.device, distance: int) -> list[float]
     size, before = FIRST_BYTES, _round_s(door, device, distance, FIRST_BYTES // 4)
     while True:
         taken = _round_s(door, device, distance, size)
-        if taken.max() >= ENOUGH_S or size >= LAST_BYTES:
+        if taken.min() >= ENOUGH_S or taken.max() >= PATIENCE_S or size >= LAST_BYTES:
             break
         size, before = 4 * size, taken
     grown = (taken - before).clamp(min=0.5 * taken)  # a disturbed one must not look endlessly fast
@@ -70,6 +71,4 @@ def _small_exchange_s(door: Door, device: torch.device) -> float:
 
 def _gathered(door: Door, value: float) -> torch.Tensor:
     """Everybody's."""
-    told = torch.zeros(door.world_size, dtype=torch.float64)
-    told[door.rank] = value
-    return door.all_reduce(told, channel=CHANNEL).wait()
+    return door.told(torch.tensor([value], dtype=torch.float64), channel=CHANNEL).squeeze(1)
