@@ -1,4 +1,4 @@
-"""Functions that ranks run: importable, since ranks are spawned."""
+"""Functions that ranks run: importable by name, since ranks are processes of their own."""
 
 import os
 import re

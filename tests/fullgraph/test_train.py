@@ -43,10 +43,13 @@ def epochs_of(out: Path) -> list[int]:
     return [json.loads(line)["epoch"] for line in events.read_text().splitlines()] if events.exists() else []
 
 
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def ranks_of(launcher: int) -> list[int]:
-    """Process ids of the ranks it has spawned; its resource tracker is none."""
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    return [int(pid) for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+    """Process ids of the ranks, which its fork server has forked; its resource tracker has no children."""
+    return [rank for child in children(launcher) for rank in children(child)]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What ranks run: models of PyG layers, trained on shards; importable, since ranks are spawned."""
+"""What ranks run: models of PyG layers, trained on shards; importable, since ranks are processes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,11 +1,14 @@
 """Ranks as processes: started together, ended together, whatever happens to one of them or to us.
 
 torch.multiprocessing starts them and brings the first failure's traceback; added here are results, signals, and that no
-rank outlives its launcher.
+rank outlives its launcher. They are forked from a server that has imported torch and the work's module once: to import
+both anew takes each rank some seconds. The server itself does nothing, so there is no thread or device to fork.
 """
 
 import ctypes
+import fcntl
 import logging
+import multiprocessing
 import os
 import re
 import signal
@@ -51,7 +54,7 @@ class _Context(Protocol):
 def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], seats: Sequence[Seat]) -> list[Any]:
     """`work(member, *arguments)` in a process per seat; what they return, in the order of ranks.
 
-    `work` must be importable: processes are spawned. The first failure ends all ranks and is raised as RankFailed.
+    `work` must be importable by its module's name. The first failure ends all ranks and is raised as RankFailed.
     """
     pipes = [torch_mp.Pipe() for _ in seats]
     results: dict[int, Any] = {}
@@ -60,10 +63,10 @@ def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], seats: Sequenc
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         context: _Context = torch_mp.start_processes(
             _rank_main,
-            args=(os.getpid(), work, tuple(arguments), tuple(seats), tuple(sender for _, sender in pipes)),
+            args=(dict(os.environ), work, tuple(arguments), tuple(seats), tuple(sender for _, sender in pipes)),
             nprocs=len(seats),
             join=False,
-            start_method="spawn",
+            start_method=_start_method(work),
         )
         try:
             for _, sender in pipes:
@@ -81,15 +84,25 @@ def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], seats: Sequenc
     return [results[rank] for rank in range(len(seats))]
 
 
+def _start_method(work: Callable[..., Any]) -> str:
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return "spawn"
+    multiprocessing.get_context("forkserver").set_forkserver_preload([__name__, work.__module__])
+    return "forkserver"
+
+
 def _rank_main(
     index: int,
-    launcher: int,
+    environment: dict[str, str],
     work: Callable[..., Any],
     arguments: tuple[Any, ...],
     seats: tuple[Seat, ...],
     senders: tuple[Connection, ...],
 ) -> None:
-    _die_with(launcher)
+    _die_with_launcher()
+    # The server was started with the environment of its first launch; this one's may differ.
+    os.environ.clear()
+    os.environ.update(environment)
     # Ctrl-C reaches every process of the terminal; the launcher alone answers it, with SIGTERM to us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -112,12 +125,21 @@ def _rank_main(
     os._exit(0)
 
 
-def _die_with(launcher: int) -> None:
-    """Have the kernel kill us when the launcher dies, however. (torch asks for SIGINT, which gloo sleeps through.)"""
+def _die_with_launcher() -> None:
+    """Have the kernel kill us when the launcher dies: no signal of a politer kind gets past gloo's sleep.
+
+    It holds the other end of a pipe that we have; our parent, whose death counts too, is the server.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != launcher:  # it died before we asked
+    launcher = multiprocessing.parent_process()
+    assert launcher is not None
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(launcher.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(launcher.sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(launcher.sentinel, fcntl.F_SETFL, fcntl.fcntl(launcher.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+    if not launcher.is_alive():  # it died before we asked
         os._exit(1)
 
 
