@@ -9,6 +9,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_matrix
 
 from thinwire.fullgraph import adaqp
+from thinwire.fullgraph.assign import marks
 from thinwire.fullgraph.curve import Array, Curve
 from thinwire.links.cost import Hinge
 
@@ -34,13 +35,16 @@ def an_instance(seed: int) -> tuple[list[Array], list[int], list[Hinge]]:
 
 
 def solved_by_highs(
-    variances: list[Array], rounds: list[int], lines: list[Hinge], balance: float, hidden_s: float
+    variances: list[Array],
+    rounds: list[int],
+    lines: list[Hinge],
+    balance: float,
+    hidden_s: float,
+    marks: tuple[int, int],
 ) -> float:
     """The same objective as a mixed integer program."""
     used = [number for number, each in enumerate(variances) if len(each)]
-    best = {number: variances[number].argmin(axis=1) for number in used}
-    most_variance = sum(float(variances[number].min(axis=1).sum()) for number in used)
-    least_variance = sum(float(variances[number][:, 0].sum()) for number in used)
+    worse, better = (sum(float(variances[number][:, mark].sum()) for number in used) for mark in marks)
 
     def together(sizes: dict[int, float]) -> float:
         return sum(
@@ -48,10 +52,9 @@ def solved_by_highs(
             for r in {rounds[number] for number in used}
         )
 
-    least_s = together({number: float(len(variances[number]) * SIZES[0]) for number in used})
-    most_s = together({number: float(SIZES[best[number]].sum()) for number in used})
-    variance_weight = balance / (least_variance - most_variance) if least_variance > most_variance else 0.0
-    seconds_weight = (1 - balance) / (most_s - least_s) if most_s > least_s else 0.0
+    low_s, high_s = (together({n: float(len(variances[n]) * SIZES[mark]) for n in used}) for mark in marks)
+    variance_weight = balance / (worse - better) if worse > better else 0.0
+    seconds_weight = (1 - balance) / (high_s - low_s) if high_s > low_s else 0.0
     numbers = sorted({rounds[number] for number in used})
     cells = [(number, row, c) for number in used for row in range(len(variances[number])) for c in range(len(SIZES))]
     num = len(cells) + len(numbers) + 1  # a switch each, a length each, and max(Z, free)
@@ -74,7 +77,7 @@ def solved_by_highs(
         for row in range(len(variances[number])):
             need({at: 1.0 for at in of_pair if cells[at][1] == row}, 1.0, 1.0)
     need({num - 1: 1.0} | {len(cells) + at: -1.0 for at in range(len(numbers))}, 0.0)
-    need({num - 1: 1.0}, max(hidden_s, least_s))
+    need({num - 1: 1.0}, hidden_s)
     matrix = lil_matrix((len(rows), num))
     for at, entries in enumerate(rows):
         for column, value in entries.items():
@@ -91,7 +94,7 @@ def solved_by_highs(
         options={"mip_rel_gap": 0.0},
     )
     assert found.success
-    return float(found.fun) - variance_weight * most_variance - seconds_weight * least_s
+    return float(found.fun) - variance_weight * better - seconds_weight * low_s
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -103,8 +106,10 @@ def test_equals_highs_or_lies_within_the_stated_gap(block: int) -> None:
             continue
         balance = (0.5, 0.9, 0.1, 0.0, 1.0)[seed % 5]
         hidden_s = (0.0, 60.0, 150.0)[seed % 3]
-        best = solved_by_highs(variances, rounds, lines, balance, hidden_s)
-        found = adaqp.assign([Curve.of(SIZES, v) for v in variances], rounds, lines, balance=balance, hidden_s=hidden_s)
+        marks = ((0, -1), (1, 3))[seed % 2]
+        best = solved_by_highs(variances, rounds, lines, balance, hidden_s, marks)
+        curves = [Curve.of(SIZES, v, marks) for v in variances]
+        found = adaqp.assign(curves, rounds, lines, balance=balance, hidden_s=hidden_s)
         assert found.bound <= best + 1e-6, seed
         assert best - 1e-6 <= found.objective <= best + found.gap + 1e-6, seed
         exact += found.objective <= best + 1e-6
@@ -154,3 +159,23 @@ def test_assigns_a_million_messages_in_two_seconds() -> None:
     assert sum(len(each) for each in found.choices) > 1_000_000
     assert found.gap < 1e-4
     assert taken < 2.0, taken
+
+
+def test_bits_are_bought_at_the_published_price_whatever_else_there_is_to_choose() -> None:
+    """Choices beyond 2 and 8 bits, however good or bad, move neither the price of a second nor the rows that pay it."""
+    assert marks((2, 4, 8)) == (0, 2)
+    assert marks((0, 1, 2, 4, 8, 16, 32)) == (2, 4)
+    assert marks((1, 8)) == (0, -1)
+    shape = np.random.default_rng(1).lognormal(0, 1, (200, 1))
+    usual = shape / np.array([3.0, 15.0, 255.0]) ** 2
+    sizes, line = [12.0, 20.0, 36.0], [Hinge(0.0, 0.0, 1.0)]
+    (few,) = adaqp.assign([Curve.of(sizes, usual)], [1], line).choices
+    for unsent in (2.0 * shape, 0.12 * shape):  # neither is ever worth it beside 2 bits
+        wide = np.concatenate((unsent, usual, 0 * shape), axis=1)
+        (many,) = adaqp.assign([Curve.of([11.9, *sizes, 128.0], wide, (1, 3))], [1], line).choices
+        assert np.count_nonzero(many - 1 != few) <= 2  # of 200: a last row that fits or does not
+    curve = Curve.of(sizes, usual)
+    outline = adaqp.Outline.of(curve)
+    told = adaqp.Outline.unpacked(outline.packed())
+    for name in ("bytes", "variance", "marks"):
+        assert np.array_equal(getattr(told, name), getattr(outline, name))

@@ -3,13 +3,14 @@ r"""AdaQP's assignment of bits (arXiv 2306.01381), solved row by row instead of 
 An exchange goes in rounds, each as long as its slowest pair. With V the weighted variance of all rows and Z the
 seconds of all rounds,
 
-.. math:: \lambda \frac{V - V_{most}}{V_{least} - V_{most}} +
-    (1 - \lambda) \frac{\max(Z, H) - Z_{least}}{Z_{most} - Z_{least}}
+.. math:: \lambda \frac{V - V_8}{V_2 - V_8} + (1 - \lambda) \frac{\max(Z, H) - Z_2}{Z_8 - Z_2}
 
-is made least, where "least" is all rows at the fewest bytes, "most" at the most that still buy something, and H seconds
-are free: hidden behind computation. At a given length of a round each pair spends its bytes by its own curve, so that
-the variance of a round is convex in its length: a search over the price of a second finds all lengths at once. Prices
-also bound what any assignment can reach: whole rows can't undercut each pair's least cost at its share of the price.
+is made least, where an index is the bits that all rows have, and H seconds are free: hidden behind computation. (2 and
+8 are the ends of the published choice. Measured by the ends of a wider one, an exchange whose rows hardly move from
+epoch to epoch, so that not to send them adds little, would buy bits as if seconds were cheap.) At a given length of a
+round each pair spends its bytes by its own curve, so that the variance of a round is convex in its length: a search
+over the price of a second finds all lengths at once. Prices also bound what any assignment can reach: whole rows can't
+undercut each pair's least cost at its share of the price.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ class Outline:
 
     bytes: Array
     variance: Array
+    marks: Array  # as the curve's
 
     @staticmethod
     def of(curve: Curve) -> "Outline":
@@ -43,18 +45,19 @@ class Outline:
             by_left = np.searchsorted(-variance, -left)
             chosen = np.unique(np.concatenate(([0, len(size) - 1], by_bytes, by_left)).clip(0, len(size) - 1))
             size, variance = size[chosen], variance[chosen]
-        return Outline(size, variance)
+        return Outline(size, variance, curve.marks)
 
     def packed(self) -> Array:
         """As numbers of a fixed count, to be told to others."""
         room = POINTS + 2 - len(self.bytes)
         count = [float(len(self.bytes))]
-        return np.concatenate((count, np.pad(self.bytes, (0, room)), np.pad(self.variance, (0, room))))
+        padded = (np.pad(self.bytes, (0, room)), np.pad(self.variance, (0, room)))
+        return np.concatenate((count, *padded, self.marks.ravel()))
 
     @staticmethod
     def unpacked(numbers: Array) -> "Outline":
-        sizes, variances = numbers[1:].reshape(2, POINTS + 2)[:, : int(numbers[0])]
-        return Outline(sizes, variances)
+        sizes, variances = numbers[1:-4].reshape(2, POINTS + 2)[:, : int(numbers[0])]
+        return Outline(sizes, variances, numbers[-4:].reshape(2, 2))
 
 
 @dataclass(frozen=True)
@@ -87,32 +90,30 @@ class Scale:
 
     variance_weight: float
     seconds_weight: float
-    most_variance: float
-    least_s: float
+    from_variance: float
+    from_s: float
     free_s: float  # Z up to here costs nothing
 
     @staticmethod
     def of(pairs: Sequence[Pair], balance: float, hidden_s: float) -> "Scale":
-        most_variance = sum(float(pair.outline.variance[-1]) for pair in pairs)
-        span = sum(float(pair.outline.variance[0]) for pair in pairs) - most_variance
-        least_s = seconds(pairs, [float(pair.outline.bytes[0]) for pair in pairs])
-        most_s = seconds(pairs, [float(pair.outline.bytes[-1]) for pair in pairs])
+        low, high = (sum(float(pair.outline.marks[mark, 1]) for pair in pairs) for mark in range(2))
+        low_s, high_s = (seconds(pairs, [float(pair.outline.marks[mark, 0]) for pair in pairs]) for mark in range(2))
         return Scale(
-            balance / span if span > 0 else 0.0,
-            (1 - balance) / (most_s - least_s) if most_s > least_s else 0.0,
-            most_variance,
-            least_s,
-            max(hidden_s, least_s),
+            balance / (low - high) if low > high else 0.0,
+            (1 - balance) / (high_s - low_s) if high_s > low_s else 0.0,
+            high,
+            low_s,
+            max(hidden_s, 0.0),
         )
 
     def objective(self, variance: float, total_s: float) -> float:
-        late = max(total_s, self.free_s) - self.least_s
-        return self.variance_weight * (variance - self.most_variance) + self.seconds_weight * late
+        late = max(total_s, self.free_s) - self.from_s
+        return self.variance_weight * (variance - self.from_variance) + self.seconds_weight * late
 
     def bound(self, least: float, price: float) -> float:
         """What no objective is below, from the pairs' least costs at prices that add up to this one in each round."""
-        value = least - price * self.free_s - self.most_variance
-        return self.variance_weight * value + self.seconds_weight * (self.free_s - self.least_s)
+        value = least - price * self.free_s - self.from_variance
+        return self.variance_weight * value + self.seconds_weight * (self.free_s - self.from_s)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ from thinwire.links import Door
 from thinwire.links.cost import CostModel, Hinge
 
 CHANNEL = "bits"
+# The ends of the published choice.
+MARKS = (2, 8)
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Assigner:
         if not self._plan.looks:
             return _Exchange(wire, bits, sizes, [])
         parts = self.errors(halo, wire, bits).split(wire.send_to)
-        return _Exchange(wire, bits, sizes, [Curve.of(sizes, part.numpy()) for part in parts])
+        return _Exchange(wire, bits, sizes, [Curve.of(sizes, part.numpy(), marks(bits)) for part in parts])
 
     def errors(self, halo: Halo, wire: Wire, bits: Sequence[int]) -> Tensor:
         """What each row that this rank sends would add at each of these bits, by what it counts for: float64 [K, C]."""
@@ -229,6 +231,12 @@ def choices(plan: Plan, wire: Wire, epoch: int) -> tuple[tuple[int, ...], Array]
             cost.setdefault(row_bytes(wire.width, FIRST_BITS) * plan.refreshed_share(epoch), 0)
     sizes = sorted(cost)
     return tuple(cost[size] for size in sizes), np.array(sizes)
+
+
+def marks(bits: Sequence[int]) -> tuple[int, int]:
+    """Which of these choices all others are measured by: 2 and 8 bits, or what comes nearest to them."""
+    usual = [at for at, width in enumerate(bits) if MARKS[0] <= width <= MARKS[1]]
+    return (usual[0], usual[-1]) if len(usual) > 1 else (0, -1)
 
 
 def obey(wire: Wire, out: Tensor, into: Tensor) -> None:

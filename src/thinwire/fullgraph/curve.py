@@ -29,9 +29,10 @@ class Curve:
     num_rows: int
     least_bytes: float  # every row at the cheapest choice
     least_variance: float
+    marks: Array  # [2, 2]: bytes and variance with every row at one choice, and at another: what others are measured by
 
     @staticmethod
-    def of(bytes_C: Sequence[float] | Array, variance_KC: Array) -> "Curve":
+    def of(bytes_C: Sequence[float] | Array, variance_KC: Array, marks: tuple[int, int] = (0, -1)) -> "Curve":
         """Choices by rising bytes; a row's variances need not fall along them."""
         sizes = np.asarray(bytes_C, dtype=np.float64)
         if len(sizes) == 0 or np.any(np.diff(sizes) <= 0):
@@ -51,6 +52,7 @@ class Curve:
             num_rows,
             float(num_rows * sizes[0]),
             float(variance_KC[:, 0].sum()),
+            np.array([[num_rows * sizes[mark], variance_KC[:, mark].sum()] for mark in marks]),
         )
 
     @cached_property
