@@ -4,6 +4,7 @@
 #include "copy.h"
 #include "drop.h"
 #include "flat.h"
+#include "neighbours.h"
 #include "rows.h"
 #include "variance.h"
 
@@ -214,6 +215,6 @@ using namespace THINWIRE_ISA;
 const Kernels TW_JOIN(kernels_, THINWIRE_ISA) = {
     TW_TEXT(THINWIRE_ISA), encode_rows,       decode_rows, encode_format,  decode_format,  encode_scaled,
     decode_scaled,         largest_in,        sum_in,      encode_buckets, decode_buckets, collect,
-    count_low,             drop_rows,         row_variances,
+    count_low,             drop_rows,         row_variances, sum_neighbours, sum_readers,  gather_rows,
 };
 }  // namespace thinwire

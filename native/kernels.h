@@ -47,6 +47,19 @@ struct Kernels {
     // Of rows [begin, end): the variance of each at each of `count` widths, out[row * count + i].
     void (*row_variances)(const float* x, int64_t begin, int64_t end, int64_t width, const uint8_t* bits, int64_t count,
                           float* out);
+
+    // out[r] = scale[r] * sum over edges e of row r of weight[e] * x[columns[e]], rows [begin, end) of `width` values.
+    // weight and scale may be null: all 1.
+    void (*sum_neighbours)(const int32_t* indptr, const int32_t* columns, const float* weight, const float* scale,
+                           const float* x, int64_t begin, int64_t end, int64_t width, float* out);
+    // Back: out[c] = sum over rows r < num_rows that read column c of scale[r] * weight[e] * grad[r], columns [begin, end).
+    // Rows stand in ascending order within a column, their edges beside them.
+    void (*sum_readers)(const int32_t* column_ptr, const int32_t* rows, const int32_t* row_edges, int64_t num_rows,
+                        const float* weight, const float* scale, const float* grad, int64_t begin, int64_t end,
+                        int64_t width, float* out);
+    // out[places[i]] = table[rows[i]] for i in [begin, end): rows of `bytes` bytes.
+    void (*gather_rows)(const uint8_t* table, const int32_t* rows, const int32_t* places, int64_t begin, int64_t end,
+                        int64_t bytes, uint8_t* out);
 };
 
 // Randomness is counted in (row, column): a flat run is cut into rows of this many values.

@@ -1,5 +1,5 @@
-// thinwire._native: every binding, in one place. The contract of each function is the class Kernels in
-// src/thinwire/codecs/kernels.py; sizes are checked here once more, since a wrong one would write outside memory.
+// thinwire._native: the codecs' bindings, and those of sampling.cpp. The contract of each function is the class Kernels
+// in src/thinwire/codecs/kernels.py; sizes are checked here once more, since a wrong one would write outside memory.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -19,6 +19,7 @@
 
 #include "kernels.h"
 #include "parallel.h"
+#include "sampling.h"
 #include "sparse.h"
 
 namespace nb = nanobind;
@@ -51,6 +52,12 @@ const Kernels* best_kernels() {
 }
 
 const Kernels* kernels = best_kernels();
+
+}  // namespace
+
+const Kernels& current_kernels() { return *kernels; }
+
+namespace {
 
 bool set_isa(const std::string& isa) {
     const Kernels* best = best_kernels();
@@ -345,4 +352,5 @@ NB_MODULE(_native, m) {
     m.def("decode_randomk", &decode_randomk_, "data"_a, "k"_a, "seed"_a, "out"_a);
     m.def("drop_rows", &drop_rows, "x"_a, "ids"_a, "keep"_a, "seed"_a, "out"_a);
     m.def("row_variances", &row_variances, "x"_a, "bits"_a, "out"_a);
+    bind_sampling(m);
 }

@@ -8,7 +8,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "thinwire"
 
-# In words: cli, bench -> fullgraph minibatch gradients crossmesh -> graphs -> codecs links launch -> artifacts.
+# In words: cli, bench -> fullgraph minibatch gradients crossmesh -> training -> graphs -> codecs links launch ->
+# artifacts.
 FOUNDATION = {"artifacts"}
 PARTS = {"codecs", "links", "launch"}
 TECHNIQUES = {"fullgraph", "minibatch", "gradients", "crossmesh"}
@@ -18,10 +19,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "links": FOUNDATION,
     "launch": FOUNDATION,
     "graphs": PARTS | FOUNDATION,
-    **{technique: {"graphs"} | PARTS | FOUNDATION for technique in TECHNIQUES},
+    "training": {"graphs"} | PARTS | FOUNDATION,
+    **{technique: {"training", "graphs"} | PARTS | FOUNDATION for technique in TECHNIQUES},
     "report": FOUNDATION,
-    "bench": TECHNIQUES | {"graphs"} | PARTS | FOUNDATION,
-    "cli": TECHNIQUES | {"bench", "report", "graphs"} | PARTS | FOUNDATION,
+    "bench": TECHNIQUES | {"training", "graphs"} | PARTS | FOUNDATION,
+    "cli": TECHNIQUES | {"bench", "report", "training", "graphs"} | PARTS | FOUNDATION,
     "__main__": {"cli"},
     "__init__": set(),
 }

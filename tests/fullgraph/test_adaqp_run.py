@@ -16,9 +16,9 @@ from thinwire.codecs import Uniform, variances
 from thinwire.fullgraph import Plan
 from thinwire.fullgraph.aggregate import Adjacency
 from thinwire.fullgraph.curve import Curve
-from thinwire.fullgraph.job import Job
 from thinwire.fullgraph.plan import FIRST_BITS
 from thinwire.fullgraph.trace import Trace
+from thinwire.training.job import Job
 
 DATA = "synthetic:nodes=600,degree=10,classes=4,features=12,noise=2,label_noise=0"
 PLAN = Plan("adaqp", assign_every=4, sync_every=3)

@@ -17,10 +17,10 @@ from tests.dist.test_lab import needs_lab
 from thinwire import graphs
 from thinwire.cli import main
 from thinwire.fullgraph import Plan
-from thinwire.fullgraph.checkpoint import CheckpointError, choose, common
-from thinwire.fullgraph.job import Job
-from thinwire.fullgraph.saved import expect_same_run
 from thinwire.launch import Lab, lab
+from thinwire.training.checkpoint import CheckpointError, choose, common
+from thinwire.training.job import Job
+from thinwire.training.saved import expect_same_run
 
 DATA = "synthetic:nodes=1500,classes=4,noise=2,label_noise=0"
 WORDS = ["train", "--data", DATA, "--hidden", "32", "--dropout", "0.3", "--norm", "batch", "--checkpoint-every", "4"]

@@ -17,12 +17,12 @@ from thinwire import graphs
 from thinwire.codecs import Identity
 from thinwire.fullgraph import Plan, Unsupported, distribute
 from thinwire.fullgraph.assign import obey
-from thinwire.fullgraph.job import Job
 from thinwire.fullgraph.run import train as run_job
 from thinwire.fullgraph.wire import Wire
 from thinwire.launch import Member
 from thinwire.links import Door
 from thinwire.links.cost import KINDS, STRAIGHT, CostModel, Link
+from thinwire.training.job import Job
 
 EDGE_FEATURES = 3
 EXACT = Plan()
@@ -208,7 +208,7 @@ def cost_of(case: Case, n: int) -> CostModel | None:
     return CostModel(n, links, dict.fromkeys(KINDS, STRAIGHT))
 
 
-def jobs(member: Member, todo: Sequence[Job]) -> list[list[float]]:
+def jobs(member: Member, todo: Sequence[Job[Plan]]) -> list[list[float]]:
     """One after another; their losses."""
     return [run_job(member, job)["losses"] for job in todo]
 

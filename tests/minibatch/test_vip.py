@@ -7,21 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.minibatch.made import topology_of
 from thinwire import graphs
 from thinwire.minibatch import Topology, vip
 from thinwire.minibatch.topology import Array
 
 
-def topology_of(edges: list[tuple[int, int]], num_nodes: int) -> Topology:
-    """(source, target): the target draws from the source."""
-    ends = np.array(sorted(edges, key=lambda edge: (edge[1], edge[0])))
-    degrees = np.bincount(ends[:, 1], minlength=num_nodes)
-    return Topology(np.concatenate(([0], np.cumsum(degrees))), ends[:, 0].astype(np.int32), np.array([0, num_nodes]))
-
-
-def sampled(topology: Topology, seeds: Array, fanouts: tuple[int, ...], randomness: np.random.Generator) -> set[int]:
+def sampled(
+    topology: Topology, seeds: Array, fanouts: tuple[int, ...], randomness: np.random.Generator, *, again: bool
+) -> set[int]:
     """What one batch touches beyond its seeds: frontier to frontier, neighbours without replacement."""
     frontier, touched = set(seeds.tolist()), set()
+    known = set(frontier)
     for fanout in fanouts:
         found: set[int] = set()
         for v in frontier:
@@ -29,7 +26,8 @@ def sampled(topology: Topology, seeds: Array, fanouts: tuple[int, ...], randomne
             count = len(neighbours) if fanout == -1 else min(fanout, len(neighbours))
             found |= set(randomness.choice(neighbours, count, replace=False).tolist())
         touched |= found
-        frontier = found
+        frontier = found if again else found - known
+        known |= found
     return touched
 
 
@@ -67,20 +65,21 @@ def test_all_neighbours_large_batches_and_no_seeds() -> None:
             vip(topology, np.array([0]), **wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("directed", [False, True])
-def test_near_the_sampled_frequency(directed: bool, tmp_path: Path) -> None:
+def test_near_the_sampled_frequency(directed: bool, again: bool, tmp_path: Path) -> None:
     data = f"synthetic:nodes=1500,degree=6,classes=4,features=4,directed={str(directed).lower()}"
     graphs.prepare(data, graphs.Settings(2), tmp_path / "shards")
     shards = [graphs.read_shard(tmp_path / "shards", part) for part in range(2)]
     topology = Topology.of(shards)
     assert topology.num_nodes == 1500
     seeds = (shards[0].split == graphs.TRAIN).nonzero().squeeze(1).numpy()
-    predicted = vip(topology, seeds, batch=10, fanouts=(4, 2))
+    predicted = vip(topology, seeds, batch=10, fanouts=(4, 2), expands_again=again)
     randomness = np.random.default_rng(0)
     batches = 1500
     hits = np.zeros(1500)
     for _ in range(batches):
-        touched = sampled(topology, randomness.choice(seeds, 10, replace=False), (4, 2), randomness)
+        touched = sampled(topology, randomness.choice(seeds, 10, replace=False), (4, 2), randomness, again=again)
         hits[list(touched)] += 1
     frequency = hits / batches
     assert not frequency[predicted == 0].any()

@@ -22,6 +22,9 @@ MORE = {"turn": int, "float32_turn": int}
 
 def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:
     methods.check(names, settings, MORE)
+    for name in names:
+        if name.split()[0] in (methods.SALIENT, methods.REPLICATED):
+            raise ValueError(f"{name!r} is minibatch training; give workload minibatch")
 
 
 def set_up(case: Case, folder: Path) -> None:
@@ -31,15 +34,13 @@ def set_up(case: Case, folder: Path) -> None:
 
 
 def prepare(door: Door, case: Case, folder: Path) -> dict[str, "Turns"]:
-    from thinwire.fullgraph.run import Run  # with PyG, which only ranks need
-
     shard = graphs.read_shard(folder / "shards", door.rank)
     manifest = graphs.read_manifest(folder / "shards")
     made = {}
     for method in case.methods:
         job = methods.job_of(method, case.settings, case.seed)
         own = FreeDoor(door) if method.startswith(methods.FREE) else door
-        made[method] = Turns(Run(job, shard, own, manifest))
+        made[method] = Turns(methods.run_of(job, shard, own, manifest))
     return made
 
 
@@ -66,7 +67,7 @@ class Turns:
         for _ in range(epochs):
             self._run.step(self._epoch)
             self._epoch += 1
-        self._run.places.settle()
+        self._run.settle()
         if not records:
             return {}
         facts: dict[str, Any] = {

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from thinwire.bench import bits, exchange, fullgraph, methods, training
+from thinwire.bench import bits, exchange, fullgraph, methods, minibatch, policies, training
 from thinwire.bench.case import Case
 from thinwire.launch import Lab, LabUnavailable, Member, RankFailed
 from thinwire.links import Door
@@ -37,6 +37,8 @@ WORKLOADS: dict[str, Workload] = {
     "fullgraph": fullgraph,
     "training": training,
     "bits": bits,
+    "minibatch": minibatch,
+    "policies": policies,
 }
 LOOK_S = 0.2
 EVENTS = "events.jsonl"
@@ -55,7 +57,7 @@ class MethodRow:
     exposed_share: float
     repeats: int
     channels: dict[str, int]  # bytes by channel
-    limit_ratio: float | None = None  # seconds over those of `free`
+    limit_ratio: float | None = None  # seconds over those of the method that is the limit, like `free`
     more: dict[str, Any] | None = None  # what the workload adds
 
 
@@ -115,7 +117,8 @@ def summarise(case: Case, steps: list[dict[str, Any]]) -> list[MethodRow]:
     kept = [step for step in steps if step["repeat"] >= 0]
     by_method = {method: [step for step in kept if step["method"] == method] for method in case.methods}
     medians = {method: statistics.median(step["seconds"] for step in own) for method, own in by_method.items() if own}
-    first, free = medians.get(case.methods[0]), medians.get(methods.FREE)
+    limit = getattr(WORKLOADS.get(case.workload), "LIMIT", methods.FREE)
+    first, free = medians.get(case.methods[0]), medians.get(limit)
     summary = getattr(WORKLOADS.get(case.workload), "summary", None)
     rows = []
     for method, median in medians.items():

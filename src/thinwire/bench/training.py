@@ -12,8 +12,8 @@ from thinwire import graphs
 from thinwire.bench import methods
 from thinwire.bench.case import Case
 from thinwire.bench.fullgraph import set_up
-from thinwire.fullgraph.job import Job
 from thinwire.links import Door
+from thinwire.training.job import Job
 
 __all__ = ["check", "prepare", "set_up", "step", "summary", "units"]
 
@@ -42,14 +42,14 @@ def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[
     run = _run(replace(job, evaluate_every=case.settings.get("evaluate_every", 5)), prepared, door)
     for epoch in range(job.epochs):
         run.epoch(epoch)
-    run.places.settle()  # what is still under way is nobody else's burden
+    run.settle()  # what is still under way is nobody else's burden
     clock = clock or list(itertools.accumulate(row["seconds"] for row in run.rows))
     curve = [(seconds, row["val_score"]) for seconds, row in zip(clock, run.rows, strict=True)]
     sums = {name: sum(row[name] for row in run.rows) for name in ("exposed_s", "bytes")}
     return {"seconds": clock[-1], "curve": curve, **sums, **run.scores}
 
 
-def _clock(job: Job, prepared: tuple[graphs.Shard, graphs.Manifest], door: Door) -> list[float]:
+def _clock(job: Job[Any], prepared: tuple[graphs.Shard, graphs.Manifest], door: Door) -> list[float]:
     """Seconds until each epoch was over; after the last one all has arrived."""
     run = _run(job, prepared, door)
     ends: list[float] = []
@@ -57,15 +57,13 @@ def _clock(job: Job, prepared: tuple[graphs.Shard, graphs.Manifest], door: Door)
     for epoch in range(job.epochs):
         run.step(epoch)
         if epoch + 1 == job.epochs:
-            run.places.settle()
+            run.settle()
         ends.append(time.perf_counter() - start)
     return ends
 
 
-def _run(job: Job, prepared: tuple[graphs.Shard, graphs.Manifest], door: Door) -> Any:
-    from thinwire.fullgraph.run import Run  # with PyG, which only ranks need
-
-    return Run(job, prepared[0], door, prepared[1])
+def _run(job: Job[Any], prepared: tuple[graphs.Shard, graphs.Manifest], door: Door) -> Any:
+    return methods.run_of(job, prepared[0], door, prepared[1])
 
 
 def summary(case: Case, method: str, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:

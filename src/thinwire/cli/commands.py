@@ -10,6 +10,7 @@ from rich.console import Console
 from thinwire import __version__, launch
 from thinwire.cli.bench import Bench
 from thinwire.cli.partition import Partition
+from thinwire.cli.plan import Plan
 from thinwire.cli.profile import Profile
 from thinwire.cli.train import Train
 
@@ -30,6 +31,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "train": Train,
     "partition": Partition,
     "profile": Profile,
+    "plan": Plan,
     "bench": Bench,
 }
 

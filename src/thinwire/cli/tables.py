@@ -51,6 +51,7 @@ CAPTIONS = {
     "": "median of {} interleaved runs (fastest to slowest); waiting: share of a step's time",
     "training": "{} seeds; mean test score, and points beside `exact` of the same model; where time was taken, median "
     "seconds of training, and until that one's final validation score was reached",
+    "policies": "rows fetched from other ranks in an epoch, in thousands, by replication factor",
     "bits": "weighted variance beside `uniform`, the mean of all layers and directions and the worst of them; AdaQP's "
     "objective",
 }
@@ -86,6 +87,14 @@ def methods(result: harness.CaseResult) -> Table:
         shown = [("variance", lambda row: f"{(row.more or {}).get('variance_to_uniform', 1.0):.3f}")]
         shown.append(("worst", lambda row: f"{(row.more or {}).get('worst_to_uniform', 1.0):.3f}"))
         shown.append(("objective", lambda row: f"{(row.more or {})['objective']:.4f}"))
+    if case.workload == "minibatch":
+        shown = [("/full" if name == "/free" else name, form) for name, form in shown if name != "from-to"]
+        shown.append(("rows", lambda row: _figure(row, "remote_rows", ",.0f")))
+        shown.append(("foretold", lambda row: _figure(row, "predicted_rows", ",.0f")))
+    if case.workload == "policies":
+        shown = [
+            (alpha, _rows_at(alpha)) for alpha in ((result.rows[0].more or {}) if result.rows else {})["remote_rows"]
+        ]
     if case.workload == "training":
         timed = case.settings.get("timed")
         shown = [each for each in shown if each[0] == "MB sent" or (timed and each[0] in ("seconds", "ratio"))]
@@ -113,6 +122,10 @@ def thinner(result: harness.CaseResult) -> list[str]:
         if told:
             lines.append(f"{row.method}: halo messages thinner than {result.rows[0].method}'s by {told}")
     return lines
+
+
+def _rows_at(alpha: str) -> Callable[[harness.MethodRow], str]:
+    return lambda row: f"{(row.more or {})['remote_rows'][alpha] / 1e3:,.1f}"
 
 
 def _figure(row: harness.MethodRow, name: str, form: str) -> str:
@@ -212,7 +225,7 @@ def trained(result: Mapping[str, Any], other: Mapping[str, Any] | None = None) -
     runs = [result] if other is None else [other, result]
     table = Table(
         title=f"{result['model']} on {result['data']}, {result['workers']} ranks",
-        caption=_widths(result["messages"]),
+        caption=_fetched(result["predicted"]) if result.get("predicted") else _widths(result["messages"]),
         box=box.SIMPLE_HEAD,
         show_header=other is not None,
     )
@@ -260,6 +273,37 @@ def assigned(record: Mapping[str, Any]) -> Table:
         cells = [f"{share:.0%}" if share else "" for share in shares]
         table.add_row(each["channel"], *cells, f"{each['predicted_bytes']:,}")
     return table
+
+
+def caches(result: Mapping[str, Any]) -> Table:
+    """What each cache of minibatch training would come to."""
+    table = Table(
+        title=f"minibatch training on {result['data']}, {result['parts']} ranks, {result['steps']} steps an epoch",
+        caption=f"foretold by VIP; of the bytes {result['gradient_bytes']:,} are gradients; rows held: of features, by "
+        "the rank with the most",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("policy")
+    for heading in ("cache", "rows fetched", "MB an epoch", "rows held", "MB held"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in result["rows"]:
+        table.add_row(
+            row["cache_policy"],
+            f"{row['cache']:g}",
+            f"{row['remote_rows']:,}",
+            f"{row['bytes_per_epoch'] / 1e6:,.2f}",
+            f"{row['feature_rows_held']:,}",
+            f"{row['memory_bytes'] / 1e6:,.1f}",
+        )
+    return table
+
+
+def _fetched(predicted: Mapping[str, Any]) -> str:
+    """What minibatch training was foretold to send."""
+    return (
+        f"{predicted['steps']} steps an epoch; {predicted['cached_rows']:,} rows cached over all ranks; foretold: "
+        f"{predicted['remote_rows']:,} rows fetched and {predicted['bytes_per_epoch']:,} bytes an epoch"
+    )
 
 
 def _widths(messages: Sequence[Mapping[str, Any]]) -> str:

@@ -9,27 +9,33 @@ from typing import Annotated, Any, ClassVar, Literal
 import tyro
 from rich.console import Console
 
-from thinwire import artifacts, graphs, launch
+from thinwire import artifacts, fullgraph, graphs, launch, minibatch
 from thinwire.cli import tables
 from thinwire.cli.watch import watched
-from thinwire.fullgraph import Plan
-from thinwire.fullgraph.job import Job
-from thinwire.fullgraph.rank import work
+from thinwire.fullgraph.rank import work as train_on_all
 from thinwire.launch import Lab, lab
 from thinwire.links.cost import read_cost
+from thinwire.minibatch.rank import work as train_on_batches
+from thinwire.training.job import Job
 
-Method = Literal["exact", "pipe", "sylvie", "adaqp"]
+Method = Literal["exact", "pipe", "sylvie", "adaqp", "salient"]
+Policy = Literal["vip", "degree", "halo", "paths", "simulation", "oracle", "none"]
+Rows = Literal["auto", "float32", "float16", "uniform:8", "uniform:4", "uniform:2", "uniform:1"]
+# From the seeds outwards; a model of fewer layers has the first ones.
+FANOUTS = (15, 10, 5)
 
 
 @dataclass
 class Train:
-    """Train on the whole graph, a part of it on each rank.
+    """Train on a graph, a part of it on each rank: on all nodes at once, or (--method salient) on sampled batches.
 
     thinwire train                                     a synthetic graph, two ranks
 
     thinwire train --method sylvie --against exact     one-bit messages, beside float32
 
     thinwire train --method adaqp --out run            bits chosen for each message; see run/plan.1.json
+
+    thinwire train --method salient --cache 0.16       sampled batches, features in parts, a cache
 
     thinwire train --data shards --hosts 4 --rate 100mbit  on emulated hosts (root)
 
@@ -51,6 +57,8 @@ class Train:
     """Share of values dropped between them."""
     norm: Literal["layer", "batch", "none"] = "layer"
     """What stands between them."""
+    mode: Literal["fullgraph", "minibatch"] | None = None
+    """All nodes at once, or sampled batches; as the method says. (minibatch alone is --method salient)"""
     method: Method = "exact"
     """What crosses the wire, and when."""
     against: Method | None = None
@@ -75,6 +83,20 @@ class Train:
     """adaqp: without overlap, or without few bits. (both)"""
     profile: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """adaqp: what `thinwire profile` wrote, instead of a first look at the wires."""
+    batch: int = 1024
+    """salient: seeds of a rank in a step, at most."""
+    fanouts: Annotated[str, tyro.conf.arg(metavar="LIST")] = ""
+    """salient: neighbours drawn by each hop, from the seeds outwards, a number for each layer; -1 all. (15,10,5)"""
+    cache: float = 0.16
+    """salient: replication factor: rows of others that a rank holds, as a share of N / ranks."""
+    cache_policy: Policy = "vip"
+    """salient: which rows; oracle samples the whole run beforehand."""
+    rows: Rows = "auto"
+    """salient: how rows of features travel. (as they are stored)"""
+    depth: int = 4
+    """salient: batches that are on their way while another is trained on; 0 is no pipeline."""
+    sampler_threads: int = 1
+    """salient: threads that sample ahead."""
     epochs: int = 60
     """How many."""
     lr: float = 0.01
@@ -111,6 +133,10 @@ class Train:
         if self.hosts < 0:
             raise ValueError(f"--hosts is {self.hosts}; give 1 or more, or leave it out for ranks on this machine")
         lab.parse_rate(self.rate)
+        if self.mode == "minibatch" and self.method == Train.method:
+            self.method = "salient"
+        if self.mode is not None and (self.mode == "minibatch") != (self.method == "salient"):
+            raise ValueError(f"--mode {self.mode} and --method {self.method} do not go together; leave --mode out")
         self._plan(self.method)
         if self.against is not None:
             self._plan(self.against)
@@ -149,11 +175,15 @@ class Train:
         methods = {self.method, self.against}
         few = {"bits": "sylvie", "staleness": "sylvie", "bits_choice": "adaqp", "assign": "adaqp", "balance": "adaqp"}
         few |= {"assign_every": "adaqp", "weigh": "adaqp", "only": "adaqp", "profile": "adaqp"}
+        sampling = ("batch", "fanouts", "cache", "cache_policy", "rows", "depth", "sampler_threads")
+        few |= dict.fromkeys(sampling, "salient")
         for name, method in few.items():
             if method not in methods and getattr(self, name) != getattr(Train, name):
                 raise ValueError(f"--{name.replace('_', '-')} goes with --method {method}")
-        if self.sync_every is not None and methods <= {"exact", None}:
-            raise ValueError("--sync-every goes with --method sylvie, adaqp or pipe; exact is always synchronous")
+        if self.sync_every is not None and methods <= {"exact", "salient", None}:
+            raise ValueError("--sync-every goes with --method sylvie, adaqp or pipe; others are always synchronous")
+        if "salient" in methods and self.norm == "batch":
+            raise ValueError("--norm batch: a batch's statistics differ on every rank; with salient give layer or none")
         if not self.hosts and self.rate != Train.rate:
             raise ValueError(f"--rate {self.rate} is of emulated hosts; say how many with --hosts")
         if self.hosts and self.workers != Train.workers:
@@ -182,14 +212,16 @@ class Train:
         artifacts.check_writable(self.out / "plan.json")
         (self.out / "events.jsonl").touch()
 
-    def _plan(self, method: Method) -> Plan:
-        return Plan(
+    def _plan(self, method: Method) -> fullgraph.Plan | minibatch.Plan:
+        if method == "salient":
+            return self._sampling_plan()
+        return fullgraph.Plan(
             method=method,
             bits=self.bits,
             staleness=self.staleness,
             sync_every=self.sync_every,
             seed=self.seed,
-            bits_choice=Plan.parse_bits(self.bits_choice),
+            bits_choice=fullgraph.Plan.parse_bits(self.bits_choice),
             assign=self.assign,
             assign_every=self.assign_every,
             balance=self.balance,
@@ -197,7 +229,23 @@ class Train:
             only=self.only,
         )
 
-    def _job(self, folder: Path) -> Job:
+    def _sampling_plan(self) -> minibatch.Plan:
+        fanouts = minibatch.Plan.parse_fanouts(self.fanouts) if self.fanouts else FANOUTS[: self.layers]
+        if len(fanouts) != self.layers:
+            given = f"--fanouts {self.fanouts}" if self.fanouts else "no --fanouts"
+            raise ValueError(f"--layers {self.layers} and {given}; give a fan-out for each layer, like 15,10,5")
+        return minibatch.Plan(
+            batch=self.batch,
+            fanouts=fanouts,
+            cache=self.cache,
+            cache_policy=self.cache_policy,
+            rows=self.rows,
+            depth=self.depth,
+            threads=self.sampler_threads,
+            seed=self.seed,
+        )
+
+    def _job(self, folder: Path) -> Job[Any]:
         # In a job of torchrun's, each machine sees to its own shards.
         joins = launch.seat_from_torchrun() is not None and not graphs.is_shard_folder(Path(self.data))
         return Job(
@@ -238,8 +286,9 @@ class Train:
             graphs.prepare(self.data, graphs.Settings(ranks, seed=self.seed), kept, on_phase=status.update)
         return kept.resolve()
 
-    def _train(self, job: Job, console: Console, events: Path) -> dict[str, Any]:
+    def _train(self, job: Job[Any], console: Console, events: Path) -> dict[str, Any]:
         job = replace(job, events=str(events.resolve()))
+        work = train_on_batches if job.plan.method == "salient" else train_on_all
         with watched(events, job.plan.method, self.epochs, console):
             if self.hosts:
                 with Lab(self.hosts, rate=self.rate) as hosts:

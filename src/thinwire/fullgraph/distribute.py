@@ -18,7 +18,6 @@ from thinwire.fullgraph.assign import Assigner, obey
 from thinwire.fullgraph.clock import Clock
 from thinwire.fullgraph.dropout import NodeDropout
 from thinwire.fullgraph.edges import Call, Unsupported
-from thinwire.fullgraph.gradients import GradientSum
 from thinwire.fullgraph.halo import Halo
 from thinwire.fullgraph.layers import LAYERS, Rule, Sums
 from thinwire.fullgraph.norm import WholeBatchNorm
@@ -30,6 +29,7 @@ from thinwire.graphs import Shard
 from thinwire.links import Door
 from thinwire.links.cost import CostModel
 from thinwire.links.sketch import sketch
+from thinwire.training.gradients import GradientSum
 
 # These look at all nodes at once, each in a way of its own.
 WHOLE_GRAPH = (

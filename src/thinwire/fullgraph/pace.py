@@ -52,11 +52,15 @@ class Pace:
         epochs = self._epochs or self._others
         if not epochs:
             return None
-        # What is not waiting stays; transfers keep what the model does not know of them.
-        seconds = statistics.median(total - sum(times[channel][1] for channel in channels) for total, times in epochs)
-        for channel, before, after in zip(channels, before_s, after_s, strict=True):
-            flight = max(after, self._median(channel, 2) + after - before)
-            seconds += max(0.0, flight - self._median(channel, 0))
+        # Epoch by epoch, as jitter that a median hides is waited for too. What is not waiting stays; transfers keep
+        # what the model does not know of them.
+        every = []
+        for total, times in epochs:
+            for channel, before, after in zip(channels, before_s, after_s, strict=True):
+                window, exposed, flight = times[channel]
+                total += max(0.0, max(after, flight + after - before) - window) - exposed
+            every.append(total)
+        seconds = statistics.median(every)
         told = door.all_reduce(torch.tensor([seconds], dtype=torch.float64), channel=CHANNEL).wait()
         return float(told) / door.world_size
 

@@ -11,10 +11,7 @@ from torch import Tensor
 from thinwire.codecs import Codec, kernels, seed_from
 from thinwire.fullgraph.trace import Trace
 from thinwire.links import Door, Transfer
-
-
-class NotFinite(ValueError):
-    """A message with infinity or NaN in it, or beyond what its codec holds, named by layer, rank and epoch."""
+from thinwire.training.finite import NotFinite
 
 
 @dataclass(frozen=True)

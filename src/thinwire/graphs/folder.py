@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from thinwire import artifacts
 from thinwire.graphs.graph import GraphError
@@ -119,8 +120,11 @@ def read_manifest(folder: Path) -> Manifest:
     )
 
 
-def read_shard(folder: Path, part: int, *, verify: bool = True) -> Shard:
-    """One part. `verify=False` trusts the file's content, which for large data saves reading it once more."""
+def read_shard(folder: Path, part: int, *, verify: bool = True, features: bool = True) -> Shard:
+    """One part. `verify=False` trusts the file's content, which for large data saves reading it once more.
+
+    `features=False` leaves them in the file: x has no columns.
+    """
     manifest = read_manifest(folder)
     if not 0 <= part < manifest.num_parts:
         raise GraphError(f"{folder}: no part {part}; it has {manifest.num_parts}. Partition again for another number")
@@ -131,8 +135,11 @@ def read_shard(folder: Path, part: int, *, verify: bool = True) -> Shard:
     if verify and artifacts.digest(path) != entry["sha256"]:
         raise GraphError(f"{path}: does not match its checksum in {MANIFEST}; copy it again, or partition again")
     try:
-        tensors = load_file(path)
-        content: dict[str, Any] = {name: tensors[name] for name in TENSORS if name in tensors}
+        with safe_open(path, framework="pt") as file:
+            there = [name for name in TENSORS if name in file.keys() and (features or name != "x")]  # noqa: SIM118
+            content: dict[str, Any] = {name: file.get_tensor(name) for name in there}
+        if not features:
+            content["x"] = torch.empty(len(content["original_ids"]), 0)
         shard = Shard(**{name: _as_tuple(entry[name]) for name in NUMBERS}, **content)
         _check_sizes(shard, entry)
         return shard

@@ -35,6 +35,7 @@ class Settings:
     skew: float = 2.2  # exponent of the tail of degrees: smaller is heavier
     noise: float = 5.0  # of features, beside centres a distance of about 1.4 apart in each direction
     label_noise: float = 0.05  # share of nodes with a random class
+    train: float = 0.6  # share of nodes to train on; half of the others are for validation
     directed: bool = False
     multilabel: bool = False
     seed: int = 0
@@ -82,8 +83,9 @@ def generate(settings: Settings) -> Graph:
     y[shuffled] = label
     split = np.full(n, TEST, dtype=np.uint8)
     order = rng.permutation(n)
-    split[order[: max(1, int(0.6 * n))]] = TRAIN
-    split[order[int(0.6 * n) + (n < 2) : int(0.8 * n)]] = VALIDATION
+    trained = max(1, int(settings.train * n))
+    split[order[:trained]] = TRAIN
+    split[order[trained : int((settings.train + (1 - settings.train) / 2) * n)]] = VALIDATION
     targets = _several(rng, settings, y) if settings.multilabel else y
     return Graph(edges, x, targets, split, source=PREFIX)
 

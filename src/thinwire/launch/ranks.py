@@ -87,7 +87,8 @@ def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], seats: Sequenc
 def _start_method(work: Callable[..., Any]) -> str:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return "spawn"
-    multiprocessing.get_context("forkserver").set_forkserver_preload([__name__, work.__module__])
+    more = getattr(sys.modules[work.__module__], "PRELOAD", ())  # what the work's module imports only when it works
+    multiprocessing.get_context("forkserver").set_forkserver_preload([__name__, work.__module__, *more])
     return "forkserver"
 
 

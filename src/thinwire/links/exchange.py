@@ -235,6 +235,8 @@ def _wait_for(work: Any, kept: Tensor) -> None:
 def _as_bytes(data: Tensor) -> Tensor:
     if not data.is_contiguous():
         raise ValueError(f"data of shape {tuple(data.shape)} is not contiguous; give data.contiguous()")
+    if not data.numel():  # whose strides may be anything
+        return torch.empty(0, dtype=torch.uint8, device=data.device)
     return data.detach().view(-1).view(torch.uint8)
 
 

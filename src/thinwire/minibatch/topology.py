@@ -1,11 +1,14 @@
-"""The whole graph's edges, which every rank holds: sampling then needs no network. Features stay in parts."""
+"""The whole graph's edges and labels, which every rank holds: sampling needs no network. Features stay in parts."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from thinwire import graphs
 from thinwire.graphs import Shard
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -18,15 +21,33 @@ class Topology:
     indptr: Array  # int64 [N + 1]
     indices: Array  # int32 or int64 [M]: whom a vertex draws from
     starts: Array  # int64 [parts + 1]
+    y: Array = field(default_factory=lambda: np.zeros(0, dtype=np.uint8))  # [N] or [N, C]
+    split: Array = field(default_factory=lambda: np.zeros(0, dtype=np.uint8))  # uint8 [N]
+    edge_weight: Array | None = None  # float32 [M]
 
     @property
     def num_nodes(self) -> int:
         return len(self.indptr) - 1
 
+    @property
+    def num_parts(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.indptr, self.indices, self.starts, self.y, self.split, self.edge_weight)
+        return sum(array.nbytes for array in arrays if array is not None)
+
+    @staticmethod
+    def read(folder: Path) -> "Topology":
+        """From a folder of shards; their features stay there."""
+        parts = range(graphs.read_manifest(folder).num_parts)
+        return Topology.of(graphs.read_shard(folder, part, verify=False, features=False) for part in parts)
+
     @staticmethod
     def of(shards: Iterable[Shard]) -> "Topology":
-        """All of a graph's shards, in order."""
-        counts, columns, starts = [], [], [0]
+        """All of a graph's shards, in order; one at a time is enough."""
+        counts, columns, weights, labels, splits, starts = [], [], [], [], [], [0]
         for shard in shards:
             owned = np.arange(shard.start, shard.start + shard.num_owned)
             names = np.concatenate((owned, shard.halo_ids.numpy()))
@@ -34,10 +55,44 @@ class Topology:
             columns.append(names.astype(narrow)[shard.indices.numpy()])
             counts.append(shard.indptr.diff().numpy())
             starts.append(starts[-1] + shard.num_owned)
-        indptr = np.concatenate(([0], np.cumsum(np.concatenate(counts))))
-        return Topology(indptr, np.concatenate(columns), np.array(starts))
+            labels.append(shard.y.numpy())
+            splits.append(shard.split.numpy())
+            if shard.edge_weight is not None:
+                weights.append(shard.edge_weight.numpy())
+        return Topology(
+            np.concatenate(([0], np.cumsum(np.concatenate(counts)))),
+            np.concatenate(columns),
+            np.array(starts),
+            np.concatenate(labels),
+            np.concatenate(splits),
+            np.concatenate(weights) if weights else None,
+        )
 
     def sum_over_targets(self, values: Array) -> Array:
         """Of each vertex, the sum of `values` over those that it has edges to: float64 [N]."""
         of_edges = np.repeat(values, np.diff(self.indptr))
         return np.bincount(self.indices, weights=of_edges, minlength=self.num_nodes)
+
+    def members(self, part: int, split: int) -> Array:
+        """A part's vertices of this split: int64."""
+        low, high = self.starts[part], self.starts[part + 1]
+        return low + np.flatnonzero(self.split[low:high] == split)
+
+    @cached_property
+    def loop_weight(self) -> Array:
+        """Of each vertex's loop: its own, of several the last one, or 1 where it has none, as GCN wants it; float32."""
+        found = np.ones(self.num_nodes, dtype=np.float32)
+        if self.edge_weight is not None:
+            targets = np.repeat(np.arange(self.num_nodes), np.diff(self.indptr))
+            loops = np.flatnonzero(self.indices == targets)
+            found[targets[loops]] = self.edge_weight[loops]
+        return found
+
+    @cached_property
+    def looped_degree(self) -> Array:
+        """GCN's: the weights of all other in-edges, and the loop's; float32."""
+        targets = np.repeat(np.arange(self.num_nodes), np.diff(self.indptr))
+        weights = np.ones(len(self.indices)) if self.edge_weight is None else self.edge_weight
+        weights = np.where(self.indices == targets, 0.0, weights)
+        degree = np.bincount(targets, weights=weights, minlength=self.num_nodes) + self.loop_weight
+        return degree.astype(np.float32)

@@ -4,8 +4,10 @@ With t_h(v) the share of its in-neighbours that v draws at hop h, a vertex u is 
 
 .. math:: p_h(u) = 1 - \prod_{u \to v} (1 - t_h(v)\, p_{h-1}(v)), \qquad VIP(u) = 1 - \prod_h (1 - p_h(u))
 
-Exact where every vertex is reached along one path only; elsewhere different v are taken as independent. A factor is a
-matter of v alone, so that a hop is a sum of logarithms over u's out-edges: O(N + M), float64.
+where p_0 is a seed's chance to be in the batch. For a sampler that expands a vertex once only, as ours does, p_{h-1} on
+the right is times the chance that no earlier hop has found v. Exact where every vertex is reached along one path only;
+elsewhere different v are taken as independent. A factor is a matter of v alone, so that a hop is a sum of logarithms
+over u's out-edges: O(N + M), float64.
 """
 
 from collections.abc import Sequence
@@ -15,10 +17,19 @@ import numpy as np
 from thinwire.minibatch.topology import Array, Topology
 
 
-def vip(topology: Topology, seeds: Array, *, batch: int, fanouts: Sequence[int], with_seeds: bool = False) -> Array:
+def vip(
+    topology: Topology,
+    seeds: Array,
+    *,
+    batch: float,
+    fanouts: Sequence[int],
+    with_seeds: bool = False,
+    expands_again: bool = False,
+) -> Array:
     """Of every vertex, for batches of `batch` drawn from `seeds`; `fanouts` from the seeds outwards, -1 for all.
 
-    `with_seeds`: also as a seed itself (hop 0), which is what a part's own vertices are ordered by.
+    `with_seeds`: also as a seed itself (hop 0), which is what a part's own vertices are ordered by. `expands_again`:
+    for samplers that draw neighbours anew of a vertex that an earlier hop has found already; ours does not.
     """
     if batch < 1:
         raise ValueError(f"batch is {batch}; give 1 or more")
@@ -30,10 +41,15 @@ def vip(topology: Topology, seeds: Array, *, batch: int, fanouts: Sequence[int],
     if len(seeds):
         reached[seeds] = min(1.0, batch / len(seeds))
     with np.errstate(divide="ignore"):  # the logarithm of 0: drawn for sure
-        missed = np.log1p(-reached) if with_seeds else np.zeros(topology.num_nodes)
+        log_seed = np.log1p(-reached)
+        missed = np.zeros(topology.num_nodes)
         for fanout in fanouts:
             share = np.ones(len(degrees)) if fanout == -1 else np.minimum(1.0, fanout / np.maximum(1, degrees))
             log_missed = topology.sum_over_targets(np.log1p(-share * reached))
-            missed += log_missed
             reached = -np.expm1(log_missed)
+            if not expands_again:
+                reached *= np.exp(log_seed + missed)  # and by no earlier hop
+            missed += log_missed
+        if with_seeds:
+            missed += log_seed
     return -np.expm1(missed)

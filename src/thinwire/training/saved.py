@@ -5,16 +5,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thinwire.fullgraph import checkpoint
-from thinwire.fullgraph.checkpoint import KEPT, Checkpoint, CheckpointError, Place
-from thinwire.fullgraph.job import Job
 from thinwire.links import Door
+from thinwire.training import checkpoint
+from thinwire.training.checkpoint import KEPT, Checkpoint, CheckpointError, Place
+from thinwire.training.job import Job
 
 # Epochs of checkpoints that a rank tells the others.
 MOST = KEPT + 1
 
 
-def resumed(job: Job, door: Door, facts: dict[str, Any]) -> Checkpoint | None:
+def resumed(job: Job[Any], door: Door, facts: dict[str, Any]) -> Checkpoint | None:
     """The state to go on from: the last one that all ranks have; None where a kill came before there was any.
 
     Of a run with another number of ranks it is rank 0's, for all, if that is the later one.

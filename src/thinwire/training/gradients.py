@@ -1,5 +1,6 @@
 """Gradients of shared weights: summed over ranks by one fused all-reduce, at the end of every backward pass."""
 
+import math
 from collections.abc import Callable, Iterable
 
 import torch
@@ -44,3 +45,9 @@ class GradientSum:
             new = total.view_as(parameter) if count else None
             parameter.grad = new if old is None else old if new is None else old + new
         self._after()
+
+
+def bytes_of(parameters: Iterable[torch.nn.Parameter], world_size: int) -> int:
+    """What one such sum sends from each rank: a ring's two rounds, and whether each weight was reached."""
+    sizes = [parameter.numel() for parameter in parameters if parameter.requires_grad]
+    return math.ceil(2 * (world_size - 1) / world_size * 4 * (sum(sizes) + len(sizes)))

@@ -17,7 +17,7 @@ from torch import Tensor
 from thinwire import artifacts
 
 FORMAT = "thinwire checkpoint"
-VERSION = 1
+VERSION = 2
 # The last one may be damaged, and the one before it may miss a rank's.
 KEPT = 3
 

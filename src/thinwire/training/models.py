@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
+
+from thinwire.training.job import Job
 
 
 class Stack(nn.Module):
@@ -22,30 +25,27 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor | None, edge_weight: Tensor | None = None) -> Tensor:
         along = {"edge_weight": edge_weight} if self._weighted and edge_weight is not None else {}
-        for conv, norm in zip(self.convs[:-1], self.norms, strict=True):
-            x = self.dropout(torch.relu(norm(conv(x, edge_index, **along))))
-        out: Tensor = self.convs[-1](x, edge_index, **along)
+        for number, conv in enumerate(self.convs):
+            x = self.after(number, conv(x, edge_index, **along))
+        return x
+
+    def after(self, number: int, x: Tensor) -> Tensor:
+        """What stands between this layer and the next one."""
+        if number == len(self.norms):
+            return x
+        out: Tensor = self.dropout(torch.relu(self.norms[number](x)))
         return out
 
 
-def build(
-    model: str,
-    *,
-    num_features: int,
-    num_classes: int,
-    layers: int,
-    hidden: int,
-    norm: str = "layer",
-    dropout: float = 0.0,
-    seed: int = 0,
-) -> Stack:
-    if model not in MODELS:
-        raise ValueError(f"model is {model!r}; give one of {', '.join(MODELS)}")
-    if norm not in NORMS:
-        raise ValueError(f"norm is {norm!r}; give one of {', '.join(NORMS)}")
-    widths = widths_of(num_features, num_classes, layers=layers, hidden=hidden)
-    torch.manual_seed(seed)
-    return Stack(MODELS[model], widths, norm=norm, dropout=dropout, weighted=model == "gcn")
+def build(job: Job[Any], *, num_features: int, num_classes: int) -> Stack:
+    """The job's model, the same on every rank."""
+    if job.model not in MODELS:
+        raise ValueError(f"model is {job.model!r}; give one of {', '.join(MODELS)}")
+    if job.norm not in NORMS:
+        raise ValueError(f"norm is {job.norm!r}; give one of {', '.join(NORMS)}")
+    widths = widths_of(num_features, num_classes, layers=job.layers, hidden=job.hidden)
+    torch.manual_seed(job.plan.seed)
+    return Stack(MODELS[job.model], widths, norm=job.norm, dropout=job.dropout, weighted=job.model == "gcn")
 
 
 def widths_of(num_features: int, num_classes: int, *, layers: int, hidden: int) -> list[int]:

@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from thinwire import graphs
-from thinwire.fullgraph.job import Job
 from thinwire.graphs import Manifest, Shard
 from thinwire.launch import Member
+from thinwire.training.job import Job
 
 # Partitioning a large graph takes its time, and the launcher ends us if the rank that does it dies.
 PATIENCE = timedelta(hours=6)
 
 
 @contextmanager
-def own_shard(member: Member, job: Job) -> Iterator[tuple[Shard, Manifest]]:
+def own_shard(member: Member, job: Job[Any]) -> Iterator[tuple[Shard, Manifest]]:
     """The shard, and what is known of all of them."""
     with ExitStack() as stack:
         folder = Path(job.shards) if job.shards else _made_here(member, job, stack)
@@ -30,7 +31,7 @@ def own_shard(member: Member, job: Job) -> Iterator[tuple[Shard, Manifest]]:
         yield graphs.read_shard(folder, member.rank).to(member.device), manifest
 
 
-def _made_here(member: Member, job: Job, stack: ExitStack) -> Path:
+def _made_here(member: Member, job: Job[Any], stack: ExitStack) -> Path:
     """Each machine makes them for itself: the same graph and seed give the same shards."""
     key = f"shards/{os.environ.get('GROUP_RANK', '0')}"
     if member.seat.local_rank != 0:

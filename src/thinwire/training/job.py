@@ -3,16 +3,29 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
-from thinwire.fullgraph.plan import Plan
+
+class AnyPlan(Protocol):
+    """What a technique's plan has at least."""
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+P = TypeVar("P", bound=AnyPlan)
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(Generic[P]):
     """What to train, how, and where to keep it."""
 
-    plan: Plan
+    plan: P
     data: str
     shards: str = ""  # a folder; where empty, the first rank of each machine partitions `data`
     model: str = "sage"

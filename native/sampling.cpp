@@ -1,0 +1,235 @@
+// thinwire._native's part for minibatch training: a sampler that works ahead, sums over neighbours, rows gathered.
+// The contract is src/thinwire/minibatch/kernels.py; all sizes and ids are checked here, as a wrong one would reach
+// outside memory.
+#include "sampling.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <variant>
+
+#include "parallel.h"
+#include "sampler.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace thinwire {
+namespace {
+
+template <class T>
+using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using MaybeFloats = std::optional<Vector<float>>;
+
+void require(bool holds, const char* what) {
+    if (!holds) throw std::invalid_argument(what);
+}
+
+// Hands a vector over to Python without a copy.
+template <class T>
+nb::object to_python(std::vector<T>&& values) {
+    auto* kept = new std::vector<T>(std::move(values));
+    nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
+}
+
+Held held_of(const Vector<int64_t>& starts, int rank, const Vector<int64_t>& cached) {
+    Held held;
+    held.starts.assign(starts.data(), starts.data() + starts.size());
+    held.rank = rank;
+    require(starts.size() >= 2 && rank >= 0 && rank + 1 < (int)starts.size(), "starts and rank do not fit");
+    require(std::is_sorted(held.starts.begin(), held.starts.end()) && held.starts[0] == 0, "starts must rise from 0");
+    for (size_t part = 0; part + 1 < starts.size(); ++part)
+        require(held.starts[part + 1] - held.starts[part] < INT32_MAX, "a part has more than 2^31 vertices");
+    if (cached.size() == 0) return held;
+    const int64_t words = held.starts.back() / 64 + 1;
+    held.cached.assign(words, 0);
+    held.before.assign(words, 0);
+    for (size_t i = 0; i < cached.size(); ++i) {
+        const int64_t id = cached.data()[i];
+        require(id >= 0 && id < held.starts.back() && (i == 0 || id > cached.data()[i - 1]), "cached ids must rise");
+        held.cached[id >> 6] |= uint64_t{1} << (id & 63);
+    }
+    for (int64_t word = 1; word < words; ++word)
+        held.before[word] = held.before[word - 1] + __builtin_popcountll(held.cached[word - 1]);
+    return held;
+}
+
+template <class Id>
+Topology<Id> topology_of(const Vector<int64_t>& indptr, const Vector<Id>& indices) {
+    require(indptr.size() >= 1 && indptr.data()[0] == 0, "indptr must begin with 0");
+    const int64_t num_nodes = (int64_t)indptr.size() - 1;
+    for (int64_t node = 0; node < num_nodes; ++node)
+        require(indptr.data()[node] <= indptr.data()[node + 1], "indptr must rise");
+    require(indptr.data()[num_nodes] == (int64_t)indices.size(), "indptr must end with the number of edges");
+    for (size_t edge = 0; edge < indices.size(); ++edge)
+        require(indices.data()[edge] >= 0 && indices.data()[edge] < num_nodes, "an edge comes from no vertex");
+    return {indptr.data(), indices.data(), num_nodes};
+}
+
+// A Sampler for either width of ids; keeps the arrays alive that it reads.
+class AnySampler {
+  public:
+    AnySampler(Vector<int64_t> indptr, nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu, nb::ro> indices,
+               Vector<int64_t> starts, int rank, Vector<int64_t> cached, std::vector<int64_t> fanouts, int threads,
+               int64_t ahead)
+        : indptr_(indptr), indices_(indices) {
+        require(threads >= 1 && ahead >= 1, "a sampler needs a thread, and room for a batch");
+        for (int64_t fanout : fanouts) require(fanout == -1 || (fanout >= 1 && fanout < (1 << 20)), "fan-outs are -1 or 1 to 2^20");
+        Held held = held_of(starts, rank, cached);
+        require(held.starts.back() == (int64_t)indptr.size() - 1, "starts must end with the number of vertices");
+        const auto count = (int64_t)indices.shape(0);
+        if (indices.dtype() == nb::dtype<int32_t>())
+            make<int32_t>(static_cast<const int32_t*>(indices.data()), count, std::move(held), fanouts, threads, ahead);
+        else if (indices.dtype() == nb::dtype<int64_t>())
+            make<int64_t>(static_cast<const int64_t*>(indices.data()), count, std::move(held), fanouts, threads, ahead);
+        else
+            throw std::invalid_argument("indices must be int32 or int64");
+    }
+
+    void add(Vector<int64_t> seeds, Vector<int64_t> ends, Vector<uint64_t> keys) {
+        require(ends.size() == keys.size(), "one end and one key a batch");
+        std::vector<Todo> todo;
+        int64_t from = 0;
+        for (size_t batch = 0; batch < ends.size(); ++batch) {
+            const int64_t to = ends.data()[batch];
+            require(to >= from && to <= (int64_t)seeds.size(), "ends of batches must rise, up to the number of seeds");
+            todo.push_back({{seeds.data() + from, seeds.data() + to}, keys.data()[batch]});
+            from = to;
+        }
+        nb::gil_scoped_release release;
+        std::visit([&](auto& sampler) { sampler->add(std::move(todo)); }, sampler_);
+    }
+
+    nb::dict next() {
+        Batch batch;
+        {
+            nb::gil_scoped_release release;
+            batch = std::visit([](auto& sampler) { return sampler->next(); }, sampler_);
+        }
+        nb::dict found;
+        found["nodes"] = to_python(std::move(batch.nodes));
+        found["num_nodes"] = to_python(std::move(batch.num_nodes));
+        found["indptr"] = to_python(std::move(batch.indptr));
+        found["columns"] = to_python(std::move(batch.columns));
+        found["edges"] = to_python(std::move(batch.edges));
+        found["column_ptr"] = to_python(std::move(batch.column_ptr));
+        found["rows"] = to_python(std::move(batch.rows));
+        found["row_edges"] = to_python(std::move(batch.row_edges));
+        found["own_at"] = to_python(std::move(batch.own_at));
+        found["own_rows"] = to_python(std::move(batch.own_rows));
+        found["cached_at"] = to_python(std::move(batch.cached_at));
+        found["cached_rows"] = to_python(std::move(batch.cached_rows));
+        found["wanted_at"] = to_python(std::move(batch.wanted_at));
+        found["wanted_rows"] = to_python(std::move(batch.wanted_rows));
+        found["wanted_from"] = to_python(std::move(batch.wanted_from));
+        return found;
+    }
+
+  private:
+    template <class Id>
+    void make(const Id* indices, int64_t count, Held held, const std::vector<int64_t>& fanouts, int threads,
+              int64_t ahead) {
+        const size_t shape[] = {(size_t)count};
+        const Vector<Id> typed(const_cast<Id*>(indices), 1, shape, nb::handle());
+        sampler_ = std::make_unique<Sampler<Id>>(topology_of(indptr_, typed), std::move(held), fanouts, threads, ahead);
+    }
+
+    Vector<int64_t> indptr_;
+    nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu, nb::ro> indices_;
+    std::variant<std::unique_ptr<Sampler<int32_t>>, std::unique_ptr<Sampler<int64_t>>> sampler_;
+};
+
+const float* or_null(const MaybeFloats& given, size_t wanted, const char* what) {
+    if (!given) return nullptr;
+    require(given->size() >= wanted, what);
+    return given->data();
+}
+
+void expect_csr(const Vector<int32_t>& indptr, int64_t num_rows, const Vector<int32_t>& entries, int64_t below) {
+    require(num_rows >= 0 && num_rows < (int64_t)indptr.size() && indptr.data()[0] == 0, "rows and indptr do not fit");
+    for (int64_t row = 0; row < num_rows; ++row)
+        require(indptr.data()[row] <= indptr.data()[row + 1], "indptr must rise");
+    const int64_t count = indptr.data()[num_rows];
+    require(count <= (int64_t)entries.size(), "indptr has more entries than there are");
+    for (int64_t i = 0; i < count; ++i)
+        require(entries.data()[i] >= 0 && entries.data()[i] < below, "an entry points outside");
+}
+
+constexpr int64_t GRAIN = 1 << 15;
+
+int64_t grain_of(int64_t width) { return std::max<int64_t>(1, GRAIN / std::max<int64_t>(1, width)); }
+
+void sum_neighbours(Vector<int32_t> indptr, Vector<int32_t> columns, MaybeFloats weight, MaybeFloats scale,
+                    Matrix<const float> x, Matrix<float> out) {
+    const auto num_rows = (int64_t)out.shape(0);
+    expect_csr(indptr, num_rows, columns, (int64_t)x.shape(0));
+    require(out.shape(1) == x.shape(1), "x and out differ in width");
+    const float* weights = or_null(weight, (size_t)indptr.data()[num_rows], "one weight an edge");
+    const float* scales = or_null(scale, (size_t)num_rows, "one scale a row");
+    const auto width = (int64_t)x.shape(1);
+    nb::gil_scoped_release release;
+    parallel(num_rows, 1, grain_of(width), [&](int, Range r) {
+        current_kernels().sum_neighbours(indptr.data(), columns.data(), weights, scales, x.data(), r.begin, r.end, width,
+                                         out.data());
+    });
+}
+
+void sum_readers(Vector<int32_t> column_ptr, Vector<int32_t> rows, Vector<int32_t> row_edges, MaybeFloats weight,
+                 MaybeFloats scale, Matrix<const float> grad, Matrix<float> out) {
+    const auto num_rows = (int64_t)grad.shape(0), num_columns = (int64_t)out.shape(0);
+    expect_csr(column_ptr, num_columns, rows, INT32_MAX);
+    require(row_edges.size() >= (size_t)column_ptr.data()[num_columns], "one edge an entry");
+    require(out.shape(1) == grad.shape(1), "grad and out differ in width");
+    const float* scales = or_null(scale, (size_t)num_rows, "one scale a row");
+    const float* weights = or_null(weight, 0, "");
+    if (weights)
+        for (int64_t i = 0; i < column_ptr.data()[num_columns]; ++i)
+            require(rows.data()[i] >= num_rows || ((size_t)row_edges.data()[i] < weight->size() && row_edges.data()[i] >= 0),
+                    "one weight an edge");
+    const auto width = (int64_t)grad.shape(1);
+    nb::gil_scoped_release release;
+    parallel(num_columns, 1, grain_of(width), [&](int, Range r) {
+        current_kernels().sum_readers(column_ptr.data(), rows.data(), row_edges.data(), num_rows, weights, scales,
+                                      grad.data(), r.begin, r.end, width, out.data());
+    });
+}
+
+void gather_rows(Matrix<const uint8_t> table, Vector<int32_t> rows, Vector<int32_t> places, Matrix<uint8_t> out) {
+    require(table.shape(1) == out.shape(1), "rows of the table and of out differ in bytes");
+    require(rows.size() == places.size(), "one place a row");
+    for (size_t i = 0; i < rows.size(); ++i) {
+        require(rows.data()[i] >= 0 && rows.data()[i] < (int64_t)table.shape(0), "a row is not in the table");
+        require(places.data()[i] >= 0 && places.data()[i] < (int64_t)out.shape(0), "a place is not in out");
+    }
+    const auto bytes = (int64_t)out.shape(1);
+    nb::gil_scoped_release release;
+    // Places may repeat only in a caller's mistake; each part writes its own.
+    parallel((int64_t)rows.size(), 1, grain_of(bytes / 4), [&](int, Range r) {
+        current_kernels().gather_rows(table.data(), rows.data(), places.data(), r.begin, r.end, bytes, out.data());
+    });
+}
+
+}  // namespace
+
+void bind_sampling(nb::module_& m) {
+    nb::class_<AnySampler>(m, "Sampler")
+        .def(nb::init<Vector<int64_t>, nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu, nb::ro>, Vector<int64_t>, int,
+                      Vector<int64_t>, std::vector<int64_t>, int, int64_t>(),
+             "indptr"_a, "indices"_a, "starts"_a, "rank"_a, "cached"_a, "fanouts"_a, "threads"_a, "ahead"_a)
+        .def("add", &AnySampler::add, "seeds"_a, "ends"_a, "keys"_a)
+        .def("next", &AnySampler::next);
+    m.def("sum_neighbours", &sum_neighbours, "indptr"_a, "columns"_a, "weight"_a.none(), "scale"_a.none(), "x"_a, "out"_a);
+    m.def("sum_readers", &sum_readers, "column_ptr"_a, "rows"_a, "row_edges"_a, "weight"_a.none(), "scale"_a.none(),
+          "grad"_a, "out"_a);
+    m.def("gather_rows", &gather_rows, "table"_a, "rows"_a, "places"_a, "out"_a);
+}
+
+}  // namespace thinwire

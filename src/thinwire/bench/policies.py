@@ -1,0 +1,75 @@
+"""Workload `policies`: ways to choose a cache, by the rows that are then fetched in the same sampled epochs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from thinwire.bench import methods
+from thinwire.bench.case import Case
+from thinwire.bench.fullgraph import set_up
+from thinwire.graphs import TRAIN
+from thinwire.links import Door
+from thinwire.minibatch import POLICIES, Topology
+from thinwire.minibatch.policies import Question, capacity, choose, worth
+from thinwire.minibatch.schedule import schedule_of
+from thinwire.minibatch.topology import Array
+
+__all__ = ["check", "prepare", "set_up", "step", "summary", "units"]
+
+ALPHAS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:
+    for name in names:
+        if name not in POLICIES:
+            raise ValueError(f"{name!r} is no way to choose a cache; give some of {', '.join(POLICIES)}")
+    methods.check((methods.SALIENT,), settings, {})
+
+
+@dataclass(frozen=True)
+class Touched:
+    """What this rank's batches will touch, and what a policy may know beforehand."""
+
+    question: Question
+    times: Array
+
+
+def prepare(door: Door, case: Case, folder: Path) -> Touched:
+    job = methods.job_of(methods.SALIENT, case.settings, case.seed)
+    topology = Topology.read(folder / "shards")
+    members = [topology.members(part, TRAIN) for part in range(topology.num_parts)]
+    schedule = schedule_of(members, door.rank, job.plan.batch, job.plan.seed)
+    question = Question(topology, schedule, job.plan.fanouts, job.epochs, job.plan.threads)
+    times = question.touched(range(job.epochs))
+    times[topology.starts[door.rank] : topology.starts[door.rank + 1]] = 0.0
+    return Touched(question, times)
+
+
+def units(method: str, settings: Mapping[str, Any]) -> int:
+    return 1
+
+
+def step(door: Door, method: str, prepared: Touched, case: Case, seed: int) -> dict[str, Any]:
+    question, times = prepared.question, prepared.times
+    best = worth(method, question)
+    topology = question.topology
+    rows = []
+    for alpha in ALPHAS:
+        kept = choose(best, capacity(alpha, topology.num_nodes, topology.num_parts))
+        rows.append(float(times.sum() - times[kept].sum()) / question.epochs)
+    told = door.all_reduce(torch.tensor(rows, dtype=torch.float64), channel="bench").wait()
+    return {"remote_rows": dict(zip(map(str, ALPHAS), told.tolist(), strict=True))}
+
+
+def summary(case: Case, method: str, lines: Mapping[str, list[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Rows by replication factor: how many times fewer than without a cache, and beside the oracle's."""
+    rows = lines[method][-1]["remote_rows"]
+    found: dict[str, Any] = {"remote_rows": rows}
+    found["fewer"] = {alpha: rows["0.0"] / max(1.0, count) for alpha, count in rows.items()}
+    if lines.get("oracle"):
+        best = lines["oracle"][-1]["remote_rows"]
+        found["to_oracle"] = {alpha: count / max(1.0, best[alpha]) for alpha, count in rows.items()}
+    return found

@@ -1,0 +1,189 @@
+"""A sampled batch: vertices in the order in which they were found, one CSR, of which each layer needs a prefix.
+
+With L layers, layer l (the first one is 0) has for targets all vertices up to hop L - 1 - l and for sources those up to
+hop L - l. A vertex draws its neighbours once, so the CSR of a layer is the first rows of the whole one, and nothing is
+computed that no later layer reads.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinwire.minibatch.kernels import Array, kernels_of
+from thinwire.minibatch.topology import Topology
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What the sampler says; names as in `native/sample.h`."""
+
+    nodes: Tensor  # int64
+    num_nodes: tuple[int, ...]  # seeds, and with each hop
+    indptr: Tensor
+    columns: Tensor
+    edges: Tensor  # int64: where each stands in the topology
+    column_ptr: Tensor
+    rows: Tensor
+    row_edges: Tensor
+    own_at: Tensor
+    own_rows: Tensor
+    cached_at: Tensor
+    cached_rows: Tensor
+    wanted_at: Tensor
+    wanted_rows: Tensor
+    wanted_from: tuple[int, ...]
+
+    @staticmethod
+    def of(found: dict[str, Array]) -> "Sampled":
+        numbers: dict[str, Any] = {name: tuple(found[name].tolist()) for name in ("num_nodes", "wanted_from")}
+        tensors: dict[str, Any] = {name: torch.from_numpy(each) for name, each in found.items() if name not in numbers}
+        return Sampled(**tensors, **numbers)
+
+    def to(self, device: torch.device) -> "Sampled":
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
+
+
+class Layer:
+    """One layer's adjacency: targets are the first `num_targets` of its sources."""
+
+    def __init__(self, sampled: Sampled, topology: Topology, number: int) -> None:
+        hops = len(sampled.num_nodes) - 1
+        self.num_targets = sampled.num_nodes[hops - 1 - number]
+        self.num_sources = sampled.num_nodes[hops - number]
+        self._sampled = sampled
+        self._topology = topology
+
+    @property
+    def indptr(self) -> Tensor:
+        """int32 [targets + 1]."""
+        return self._sampled.indptr[: self.num_targets + 1]
+
+    @cached_property
+    def num_edges(self) -> int:
+        return int(self._sampled.indptr[self.num_targets])
+
+    @property
+    def columns(self) -> Tensor:
+        """int32: the source of each edge, target after target."""
+        return self._sampled.columns[: self.num_edges]
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """As PyG has it: sources, targets; int64."""
+        targets = torch.arange(self.num_targets, device=self.columns.device)
+        return torch.stack((self.columns.long(), torch.repeat_interleave(targets, self.indptr.diff())))
+
+    @cached_property
+    def edge_weight(self) -> Tensor | None:
+        """The graph's own, of each edge."""
+        if self._topology.edge_weight is None:
+            return None
+        chosen = self._topology.edge_weight[self._sampled.edges[: self.num_edges].cpu().numpy()]
+        return torch.from_numpy(chosen).to(self.columns.device)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Over the neighbours drawn; of none 0."""
+        return self._sum(x, None, 1 / self._drawn.clamp(min=1))
+
+    def total(self, x: Tensor) -> Tensor:
+        """Expected to be the sum over all neighbours: those drawn stand for the rest too."""
+        return self._sum(x, None, self._stand_for)
+
+    def normalised(self, x: Tensor) -> Tensor:
+        """GCN's sum, in expectation: D^-1/2 (A + I) D^-1/2 x by the whole graph's degrees."""
+        weight, scale, loop = self._gcn
+        out: Tensor = self._sum(x, weight, scale) + loop[:, None] * x[: self.num_targets]
+        return out
+
+    @cached_property
+    def _drawn(self) -> Tensor:
+        return self.indptr.diff().float()
+
+    @cached_property
+    def _stand_for(self) -> Tensor:
+        """Of each target: neighbours in the graph over those drawn."""
+        ids = self._sampled.nodes[: self.num_targets].cpu().numpy()
+        degrees = torch.from_numpy(self._topology.indptr[ids + 1] - self._topology.indptr[ids])
+        return degrees.to(self._drawn.device) / self._drawn.clamp(min=1)
+
+    @cached_property
+    def _gcn(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights of edges, factors of targets, weights of loops."""
+        device = self.columns.device
+        ids = self._sampled.nodes[: self.num_sources].cpu().numpy()
+        root = torch.from_numpy(self._topology.looped_degree[ids]).to(device).pow(-0.5)
+        root[torch.isinf(root)] = 0.0
+        weight = root[self.columns.long()]
+        if self.edge_weight is not None:
+            weight = weight * self.edge_weight
+        source, target = self.edge_index
+        nodes = self._sampled.nodes
+        weight = torch.where(nodes[source] == nodes[target], 0.0, weight)  # loops are taken apart, each once
+        own = root[: self.num_targets]
+        loop = torch.from_numpy(self._topology.loop_weight[ids[: self.num_targets]]).to(device)
+        return weight, self._stand_for * own, loop * own * own
+
+    def _sum(self, x: Tensor, weight: Tensor | None, scale: Tensor | None) -> Tensor:
+        out: Tensor = _Sum.apply(x[: self.num_sources].contiguous(), self, weight, scale)  # type: ignore[no-untyped-call]
+        return out
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx, x: Tensor, layer: Layer, weight: Tensor | None, scale: Tensor | None
+    ) -> Tensor:
+        ctx.of = (layer, weight, scale, x.shape)  # type: ignore[attr-defined]
+        out = x.new_empty(layer.num_targets, x.shape[1])
+        if out.numel():
+            kernels_of(x).sum_neighbours(layer.indptr, layer.columns, weight, scale, x.detach(), out)
+        return out
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
+        layer, weight, scale, shape = ctx.of  # type: ignore[attr-defined]
+        if not ctx.needs_input_grad[0]:  # type: ignore[attr-defined]
+            return None, None, None, None
+        out = grads[0].new_empty(shape)
+        if out.numel():
+            of = layer._sampled
+            kernels_of(out).sum_readers(
+                of.column_ptr[: len(out) + 1], of.rows, of.row_edges, weight, scale, grads[0].contiguous(), out
+            )
+        return out, None, None, None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Named as PyG's: seeds are the first `batch_size` vertices, and `y` is of them."""
+
+    x: Tensor  # [vertices, D]
+    y: Tensor
+    n_id: Tensor  # int64: their numbers in the shards' numbering
+    batch_size: int
+    layers: tuple[Layer, ...]  # the first one computed first
+    num_sampled_nodes: tuple[int, ...]  # found by each hop, seeds first
+    total: int  # seeds of all ranks in this step: divide a sum over seeds by it
+    epoch: int
+    step: int
+
+    @property
+    def edge_index(self) -> Tensor:
+        """All edges drawn, sources and targets, as PyG has it."""
+        return self.layers[0].edge_index
+
+    @property
+    def edge_weight(self) -> Tensor | None:
+        return self.layers[0].edge_weight
+
+    @property
+    def num_sampled_edges(self) -> tuple[int, ...]:
+        """Of each hop, seeds' first: what PyG's trim_to_layer asks for."""
+        ends = [layer.num_edges for layer in reversed(self.layers)]
+        return tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False))

@@ -1,0 +1,37 @@
+"""The cache: features of remote vertices, chosen before training, fetched once through the door, never changed."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thinwire.links import Door
+from thinwire.minibatch.topology import Array
+
+CHANNEL = "cache"
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Vertices in rising order, a row of features each, stored as their owners store them."""
+
+    ids: Array  # int64
+    x: Tensor
+
+
+def fill(ids: Array, x: Tensor, starts: Array, door: Door) -> Cache:
+    """The rows of these vertices, from their owners; `x` are this rank's own, which others ask for."""
+    device = x.device
+    owners = np.searchsorted(starts, ids, side="right") - 1
+    wanted = np.bincount(owners, minlength=door.world_size)
+    asked = door.told(torch.from_numpy(wanted.astype(np.int64)), channel=CHANNEL)[:, door.rank].tolist()
+    rows = torch.from_numpy((ids - starts[owners]).astype(np.int32)).to(device)
+    parts = [part.contiguous() for part in rows.split(wanted.tolist())]
+    told = door.all_to_all(parts, [4 * count for count in asked], channel=CHANNEL).wait()
+    answers = [x[part.clone().view(torch.int32).long()].contiguous() for part in told]
+    row_bytes = x.shape[1] * x.element_size()
+    got = door.all_to_all(answers, [int(count) * row_bytes for count in wanted], channel=CHANNEL).wait()
+    filled = torch.empty(len(ids), x.shape[1], dtype=x.dtype, device=device)
+    torch.cat(list(got), out=filled.view(-1).view(torch.uint8))
+    return Cache(ids, filled)

@@ -1,0 +1,102 @@
+"""Batches for a training loop: what stands in the place of a neighbour loader and a distributed feature store."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from thinwire.graphs import TRAIN, Shard
+from thinwire.links import Door
+from thinwire.minibatch import policies
+from thinwire.minibatch.batch import Batch, Layer, Sampled
+from thinwire.minibatch.cache import Cache, fill
+from thinwire.minibatch.kernels import new_sampler
+from thinwire.minibatch.pipeline import Pipeline
+from thinwire.minibatch.plan import Plan
+from thinwire.minibatch.policies import Question
+from thinwire.minibatch.rows import RowFormat
+from thinwire.minibatch.schedule import schedule_of
+from thinwire.minibatch.topology import Array, Topology
+
+# Batches that are sampled before they are asked for, beside those in the pipeline.
+AHEAD = 4
+
+
+class Loader:
+    """Every rank's own batches of its own seeds; all ranks iterate together, equally often.
+
+    `seeds` are the vertices to start from, of every rank, in the shards' numbering: the training nodes if left out. An
+    iteration is an epoch, in a new order each; `batches` runs on over several, so that the pipeline never empties.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        door: Door,
+        plan: Plan,
+        topology: Topology,
+        *,
+        seeds: Sequence[Array] | None = None,
+        shuffled: bool = True,
+        epochs: int = 1,
+        channel: str = "batch",
+    ) -> None:
+        if topology.num_parts != door.world_size:
+            raise ValueError(f"the topology has {topology.num_parts} parts, there are {door.world_size} ranks")
+        members = [topology.members(part, TRAIN) for part in range(topology.num_parts)] if seeds is None else seeds
+        self.plan = plan
+        self.topology = topology
+        self.schedule = schedule_of(members, door.rank, plan.batch, plan.seed, shuffled=shuffled)
+        self.question = Question(topology, self.schedule, plan.fanouts, epochs, plan.threads)
+        self.cache = cached(self.question, plan, shard, door)
+        self.rows = RowFormat.of(plan.rows, shard.x)
+        self._pipeline = Pipeline(
+            door, shard.x, self.cache, self.rows, depth=plan.depth, channel=channel, seed=plan.seed
+        )
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        """Steps of an epoch, the same on every rank."""
+        return self.schedule.steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._epoch += 1
+        return self.batches(self._epoch - 1, 1)
+
+    @property
+    def rows_wanted(self) -> int:
+        """Rows that other ranks were asked for, so far."""
+        return self._pipeline.rows_wanted
+
+    def batches(self, first: int, epochs: int) -> Iterator[Batch]:
+        """Of so many epochs, from this one on."""
+        steps = itertools.product(range(first, first + epochs), range(self.schedule.steps))
+        for (epoch, step), (sampled, x) in zip(steps, self._pipeline.run(self._sampled(first, epochs)), strict=True):
+            count = sampled.num_nodes[0]
+            layers = tuple(Layer(sampled, self.topology, number) for number in range(len(self.plan.fanouts)))
+            hops = np.diff(sampled.num_nodes, prepend=0)
+            y = torch.from_numpy(self.topology.y[sampled.nodes[:count].cpu().numpy()]).to(x.device)
+            yield Batch(
+                x, y, sampled.nodes, count, layers, tuple(hops.tolist()), self.schedule.total(step), epoch, step
+            )
+
+    def _sampled(self, first: int, epochs: int) -> Iterator[Sampled]:
+        topology, plan = self.topology, self.plan
+        held = (topology.starts, self.schedule.rank, self.cache.ids)
+        sampler = new_sampler(topology.indptr, topology.indices, *held, plan.fanouts, threads=plan.threads, ahead=AHEAD)
+        for epoch in range(first, first + epochs):
+            sampler.add(self.schedule.order(epoch), self.schedule.ends(), self.schedule.keys(epoch))
+            if epoch > first:  # one epoch stays ahead, so that threads never run dry
+                yield from (Sampled.of(sampler.next()) for _ in range(self.schedule.steps))
+        if epochs:
+            yield from (Sampled.of(sampler.next()) for _ in range(self.schedule.steps))
+
+
+def cached(question: Question, plan: Plan, shard: Shard, door: Door) -> Cache:
+    """What the plan's policy chooses, filled."""
+    room = policies.capacity(plan.cache, question.topology.num_nodes, question.topology.num_parts)
+    if plan.cache_policy == "none" or room == 0 or door.world_size == 1:
+        return Cache(np.zeros(0, dtype=np.int64), shard.x[:0])
+    ids = policies.choose(policies.worth(plan.cache_policy, question), room)
+    return fill(ids, shard.x, question.topology.starts, door)

@@ -1,0 +1,119 @@
+"""Train on sampled batches: what every rank of `thinwire train --method salient` does."""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinwire.codecs import seed_from
+from thinwire.graphs import Manifest, Shard
+from thinwire.launch import Member
+from thinwire.links import Door
+from thinwire.links.books import ChannelBook
+from thinwire.minibatch import inference, layers, predict
+from thinwire.minibatch.batch import Batch
+from thinwire.minibatch.loader import Loader
+from thinwire.minibatch.plan import Plan
+from thinwire.minibatch.topology import Topology
+from thinwire.training import run, score
+from thinwire.training.gradients import GradientSum, bytes_of
+from thinwire.training.job import Job
+from thinwire.training.models import Stack, build
+from thinwire.training.own_shard import own_shard
+
+
+def train(member: Member, job: Job[Plan]) -> dict[str, Any]:
+    """From the shard to the result."""
+    with Door(member.store) as door, own_shard(member, job) as (shard, manifest):
+        return Run(job, shard, door, manifest, Topology.read(manifest.folder)).train()
+
+
+class Run(run.Run):
+    """Seeds of its own part, neighbours from the whole graph, features from everywhere; gradients summed every step."""
+
+    model: Stack
+
+    def __init__(self, job: Job[Plan], shard: Shard, door: Door, manifest: Manifest, topology: Topology) -> None:
+        check(job)
+        model = build(job, num_features=shard.x.shape[1], num_classes=shard.num_classes).to(shard.x.device)
+        super().__init__(job, shard, door, manifest, model)
+        self.topology = topology
+        GradientSum(model.parameters(), door)
+        self.loader = Loader(shard, door, job.plan, topology, epochs=job.epochs)
+        self.horizon = job.epochs  # batches are fetched ahead up to this epoch
+        self._batches: Iterator[Batch] = iter(())
+        self._next = -1  # the epoch that they go on with
+        self._wanted = 0
+        self.predicted = self._predict()
+
+    def step(self, epoch: int) -> float:
+        if self._next != epoch:
+            self._batches = self.loader.batches(epoch, self.horizon - epoch)
+        self._next = epoch + 1 if epoch + 1 < self.horizon else -1
+        self.model.train()
+        lost = 0.0
+        for batch in islice(self._batches, len(self.loader)):
+            lost += self._learn(batch)
+        return lost / self.shard.num_train
+
+    def _learn(self, batch: Batch) -> float:
+        # Dropout is a matter of the batch, resumed or not.
+        torch.manual_seed(seed_from(self.job.plan.seed, batch.epoch, batch.step, self.door.rank))
+        self.optimizer.zero_grad()
+        out = layers.forward(self.model, batch.x.float(), batch.layers)
+        y = batch.y.float() if batch.y.ndim == 2 else batch.y.long()
+        total = score.loss_sum(out, y)
+        (total / batch.total).backward()
+        self.optimizer.step()
+        return float(total.detach())
+
+    def evaluate(self) -> Tensor:
+        """With all neighbours."""
+        return inference.exact(self.model, self.shard, self.topology, self.door)
+
+    def counted(self, books: Mapping[str, ChannelBook]) -> dict[str, float]:
+        rows = self.loader.rows_wanted - self._wanted
+        self._wanted = self.loader.rows_wanted
+        sent = {name: book.bytes_sent for name, book in books.items()}
+        features = sum(size for name, size in sent.items() if name.startswith("batch."))
+        full = sum(sent.values()) - sent.get("batch.rows", 0) + 4 * self.loader.rows.width * rows
+        return {"feature_bytes": features, "remote_rows": rows, "float32_bytes": full}
+
+    def planned(self) -> dict[str, Any]:
+        return {"predicted_bytes": self.predicted["bytes_per_epoch"], "predicted_rows": self.predicted["remote_rows"]}
+
+    def first_plan(self) -> dict[str, Any]:
+        return {"predicted": self.predicted}
+
+    def result(self) -> dict[str, Any]:
+        return {**super().result(), "predicted": self.predicted, "messages": [], "assigned": None}
+
+    def _predict(self) -> dict[str, Any]:
+        """What VIP says that an epoch will send, over all ranks."""
+        n = self.door.world_size
+        own = predict.rows_of(self.loader.question, self.loader.cache.ids)
+        rows = self.sum_over_ranks([own * (rank == self.door.rank) for rank in range(n)])
+        cached = self.sum_over_ranks([float(len(self.loader.cache.ids))])[0]
+        found = predict.traffic(rows, len(self.loader), self.loader.rows)
+        gradients = n * len(self.loader) * bytes_of(self.model.parameters(), n)
+        return {
+            "steps": len(self.loader),
+            "cached_rows": int(cached),
+            "remote_rows": int(found.rows),
+            "feature_bytes": int(found.feature_bytes),
+            "bytes_per_epoch": int(found.feature_bytes + gradients),
+        }
+
+
+def check(job: Job[Plan]) -> None:
+    """Raise where a model and a plan do not go together."""
+    if len(job.plan.fanouts) != job.layers:
+        raise ValueError(
+            f"{job.layers} layers and fan-outs {','.join(map(str, job.plan.fanouts))}; give one fan-out for each layer"
+        )
+    if job.norm == "batch":
+        raise ValueError(
+            "norm is batch: a batch's statistics differ on every rank; give layer or none, or train on the whole graph"
+        )

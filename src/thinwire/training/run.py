@@ -1,0 +1,223 @@
+"""A run of `thinwire train` on one rank: epochs, events, checkpoints, scores. A technique says what an epoch is."""
+
+import json
+import math
+import resource
+import statistics
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from thinwire import artifacts
+from thinwire.graphs import TEST, VALIDATION, Manifest, Shard
+from thinwire.links import Door
+from thinwire.links.books import ChannelBook
+from thinwire.training import checkpoint, predictions, score
+from thinwire.training.checkpoint import Checkpoint, Place
+from thinwire.training.finite import NotFinite, expect_finite_weights
+from thinwire.training.job import Job
+from thinwire.training.saved import load_optimizer, optimizer_tensors, resumed
+
+PLAN = "plan.json"
+PREDICTIONS = "predictions.npz"
+
+
+class Run(ABC):
+    """One rank's part of it."""
+
+    def __init__(self, job: Job[Any], shard: Shard, door: Door, manifest: Manifest, model: nn.Module) -> None:
+        self.job, self.shard, self.door, self.model = job, shard, door, model
+        self.facts = {"job": job.identity(), "world_size": door.world_size, "data": manifest.checksum}
+        self.y = shard.y.float() if shard.y.ndim == 2 else shard.y.long()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=job.lr)
+        self.losses: list[float] = []
+        self.rows: list[dict[str, Any]] = []
+        self.scores: dict[str, float | None] = {"val_score": None, "test_score": None}  # not evaluated yet
+        self.kept = "no checkpoint was kept"
+        self.plans = 0  # made since the first one
+
+    @abstractmethod
+    def step(self, epoch: int) -> float:
+        """One epoch of training; this shard's share of the loss."""
+
+    @abstractmethod
+    def evaluate(self) -> Tensor:
+        """What the model says of this shard's nodes."""
+
+    @abstractmethod
+    def counted(self, books: Mapping[str, ChannelBook]) -> dict[str, float]:
+        """Of the epoch, on this rank: what goes into its event as a sum over ranks."""
+
+    def planned(self) -> dict[str, Any]:
+        """What was foretold of the epoch, for its event."""
+        return {}
+
+    def first_plan(self) -> dict[str, Any]:
+        """What plan.json says beside the job."""
+        return {}
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What else a checkpoint needs to go on bit for bit."""
+        return {}, {}
+
+    def restore(self, state: Checkpoint, tensors: dict[str, Tensor], *, same: bool) -> None:  # noqa: B027 (or nothing)
+        """Take it back; `same`: as many ranks as then."""
+
+    def settle(self) -> None:  # noqa: B027 (or nothing)
+        """Wait for what is still under way."""
+
+    @property
+    def done(self) -> int:
+        """Epochs."""
+        return len(self.losses)
+
+    def train(self) -> dict[str, Any]:
+        """From where a checkpoint ends, or from the start, to the result."""
+        if self.job.resume:
+            self.resume()
+        if self.job.out and self.door.rank == 0:
+            content = {"data": self.job.data, **self.job.identity(), **self.first_plan()}
+            self.write_plan(Path(self.job.out) / PLAN, content)
+        try:
+            for epoch in range(self.done, self.job.epochs):
+                self.epoch(epoch)
+        except NotFinite as error:
+            raise NotFinite(f"{error}; {self.kept}") from None
+        self.finish()
+        return self.result()
+
+    def write_plan(self, path: Path, content: dict[str, Any]) -> None:
+        stamp = artifacts.stamp(seed=self.job.plan.seed, world_size=self.door.world_size)
+        artifacts.write_json(path, {**stamp, **content})
+
+    def replan(self, content: dict[str, Any]) -> None:
+        """Another plan is in force."""
+        self.plans += 1
+        if self.job.out and self.door.rank == 0:
+            self.write_plan((Path(self.job.out) / PLAN).with_suffix(f".{self.plans}.json"), content)
+
+    def epoch(self, epoch: int) -> None:
+        self.door.books.take()
+        start = time.perf_counter()
+        loss = self.step(epoch)
+        row = self._row(epoch, loss, time.perf_counter() - start) | self.planned()
+        if self._is_due(epoch, self.job.evaluate_every):
+            self.scores = self._scores()
+        self.rows.append(row | self.scores)
+        if self.door.rank == 0 and self.job.events:
+            with Path(self.job.events).open("a") as file:
+                file.write(json.dumps(self.rows[-1]) + "\n")
+        if self.job.out and self._is_due(epoch, self.job.checkpoint_every):
+            self.save()
+
+    def save(self) -> None:
+        expect_finite_weights(self.model, self.done)  # the same on every rank
+        own_facts, own_tensors = self.state()
+        tensors = {f"weights/{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"optimizer/{name}": value for name, value in optimizer_tensors(self.optimizer).items()}
+        tensors |= {f"own/{name}": value for name, value in own_tensors.items()}
+        facts = {**self.facts, "losses": self.losses, "scores": self.scores, "plans": self.plans, **own_facts}
+        place = Place(self.job.checkpoints, self.door.rank, self.door.world_size)
+        checkpoint.write(place, Checkpoint(self.done, facts, tensors))
+        self.kept = f"the checkpoint after epoch {self.done} stays"
+
+    def resume(self) -> None:
+        """Go on where a checkpoint ends; at another number of ranks from its weights, without what ranks held."""
+        state = resumed(self.job, self.door, self.facts)
+        if self.door.rank == 0:
+            self._forget_after(state)
+        if state is None:  # killed before the first one
+            return
+        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}, "own": {}}
+        for name, tensor in state.tensors.items():
+            kind, _, rest = name.partition("/")
+            parts[kind][rest] = tensor
+        self.model.load_state_dict(parts["weights"])
+        load_optimizer(self.optimizer, parts["optimizer"])
+        self.restore(state, parts["own"], same=state.facts["world_size"] == self.door.world_size)
+        self.plans = state.facts["plans"]
+        self.losses, self.scores = list(state.facts["losses"]), dict(state.facts["scores"])
+        self.kept = f"the checkpoint after epoch {state.done} stays"
+
+    def _forget_after(self, state: Checkpoint | None) -> None:
+        """Events and plans of epochs that will be run again."""
+        done, plans = (0, 0) if state is None else (state.done, state.facts["plans"])
+        for path in Path(self.job.out).glob(f"{Path(PLAN).stem}.*.json"):
+            if int(path.name.split(".")[1]) > plans:
+                path.unlink()
+        if not self.job.events:
+            return
+        path = Path(self.job.events)
+        whole = path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
+        kept = [line for line in whole if json.loads(line)["epoch"] < done]
+        with artifacts.new_file(path) as file:
+            file.write("".join(f"{line}\n" for line in kept).encode())
+
+    def finish(self) -> None:
+        if self.job.out:
+            told = score.labels(self.evaluate(), several=self.y.ndim == 2)
+            predictions.write(Path(self.job.out) / PREDICTIONS, told, self.shard, self.door)
+
+    def result(self) -> dict[str, Any]:
+        peak = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        peaks = self.sum_over_ranks([peak * (rank == self.door.rank) for rank in range(self.door.world_size)])
+        rows = self.rows[1:] or self.rows  # the first epoch may also fetch what later ones have
+
+        def median(name: str) -> float | None:
+            return statistics.median(row[name] for row in rows) if rows else None
+
+        return {
+            "method": self.job.plan.method,
+            "model": self.job.model,
+            "data": self.job.data,
+            "workers": self.door.world_size,
+            "epochs": self.job.epochs,
+            "seed": self.job.plan.seed,
+            "plan": self.job.plan.to_json(),
+            "losses": self.losses,
+            **self.scores,
+            "epoch_s_median": median("seconds"),
+            "bytes_per_epoch": median("bytes"),
+            "float32_bytes_per_epoch": median("float32_bytes"),
+            "exposed_s_per_epoch": median("exposed_s"),
+            "peak_rss_bytes": int(max(peaks)),
+        }
+
+    def sum_over_ranks(self, values: list[float]) -> list[float]:
+        told = torch.tensor(values, dtype=torch.float64)
+        return [float(value) for value in self.door.all_reduce(told, channel="scores").wait()]
+
+    def _is_due(self, epoch: int, every: int) -> bool:
+        return (epoch + 1) % every == 0 or epoch + 1 == self.job.epochs
+
+    def _row(self, epoch: int, loss: float, seconds: float) -> dict[str, Any]:
+        """What the epoch was, summed over ranks."""
+        books = self.door.books.take()
+        exposed_s = sum(book.exposed_s for book in books.values())
+        counts = {"bytes": float(sum(book.bytes_sent for book in books.values())), **self.counted(books)}
+        broken = [float(rank == self.door.rank and not math.isfinite(loss)) for rank in range(self.door.world_size)]
+        total, *sums = self.sum_over_ranks([loss, *counts.values(), *broken])
+        if not math.isfinite(total):
+            ranks = ", ".join(str(rank) for rank, flag in enumerate(sums[len(counts) :]) if flag)
+            raise NotFinite(
+                f"the loss is {total} at epoch {epoch + 1}, by rank {ranks}, though no message was. Training has "
+                "diverged: try a lower learning rate"
+            )
+        self.losses.append(total)
+        row = {"epoch": epoch, "loss": total, "seconds": seconds, "exposed_s": exposed_s}
+        return row | {name: int(value) for name, value in zip(counts, sums, strict=False)}
+
+    def _scores(self) -> dict[str, float | None]:
+        out = self.evaluate()
+        counts: list[float] = []
+        for split in (VALIDATION, TEST):
+            chosen = self.shard.split == split
+            counts += score.hits_and_tries(out[chosen], self.y[chosen])
+        summed = self.sum_over_ranks(counts)
+        val, test = (hits / max(1.0, tries) for hits, tries in (summed[:2], summed[2:]))
+        return {"val_score": val, "test_score": test}

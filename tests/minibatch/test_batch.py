@@ -1,0 +1,110 @@
+"""Sums over a batch's layers: native equals its twin, gradients are right, expectations are the whole graph's."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.minibatch.made import random_topology, topology_of
+from thinwire.codecs.kernels import twins_only
+from thinwire.minibatch.batch import Layer, Sampled
+from thinwire.minibatch.kernels import gather, new_sampler
+from thinwire.minibatch.topology import Array, Topology
+
+NONE = np.zeros(0, dtype=np.int64)
+
+
+def layers_of(topology: Topology, seeds: Array, fanouts: tuple[int, ...], seed: int = 0) -> tuple[Sampled, list[Layer]]:
+    sampler = new_sampler(topology.indptr, topology.indices, topology.starts, 0, NONE, fanouts)
+    sampler.add(seeds, np.array([len(seeds)]), np.array([seed], dtype=np.uint64))
+    sampled = Sampled.of(sampler.next())
+    return sampled, [Layer(sampled, topology, number) for number in range(len(fanouts))]
+
+
+@pytest.mark.parametrize("kind", ["mean", "total", "normalised"])
+def test_sums_and_their_gradients_equal_the_twins(kind: str) -> None:
+    topology = random_topology(0, 200, 2500)
+    sampled, layers = layers_of(topology, np.arange(20), (5, 4))
+    for width in (1, 7, 64):
+        x = torch.randn(len(sampled.nodes), width, requires_grad=True)
+        for layer in layers:
+            pull = torch.randn(layer.num_targets, width)
+            results: list[tuple[Tensor, Tensor]] = []
+            for slowly in (False, True):
+                x.grad = None
+                if slowly:
+                    with twins_only():
+                        out = getattr(layer, kind)(x)
+                        (out * pull).sum().backward()
+                else:
+                    out = getattr(layer, kind)(x)
+                    (out * pull).sum().backward()
+                assert x.grad is not None
+                results.append((out.detach(), x.grad))
+            for fast, slow in zip(*results, strict=True):
+                assert torch.equal(fast, slow)
+            dense = dense_of(layer, kind)
+            torch.testing.assert_close(results[0][0], dense @ x.detach()[: layer.num_sources], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(results[0][1][: layer.num_sources], dense.T @ pull, rtol=1e-5, atol=1e-5)
+
+
+def dense_of(layer: Layer, kind: str) -> Tensor:
+    """By asking for every source's part."""
+    return getattr(layer, kind)(torch.eye(layer.num_sources))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sampled_sums_are_expected_to_be_the_whole_graphs(weighted: bool) -> None:
+    """GCN's and plain sums, with loops and double edges."""
+    randomness = np.random.default_rng(5)
+    edges = randomness.integers(0, 30, (260, 2))
+    weights = randomness.uniform(0.5, 2.0, 260) if weighted else None
+    topology = topology_of(edges, 30, weights=weights)
+    x = torch.randn(30, 3)
+    matrix = np.zeros((30, 30))
+    np.add.at(matrix, (edges[:, 1], edges[:, 0]), 1.0 if weights is None else weights)
+    plain = np.zeros((30, 30))
+    np.add.at(plain, (edges[:, 1], edges[:, 0]), 1.0)
+    np.fill_diagonal(matrix, topology.loop_weight)
+    degree = matrix.sum(axis=1)
+    expected = {"total": plain, "normalised": matrix / np.sqrt(degree[:, None] * degree[None])}
+    sums = {"total": torch.zeros(30, 3), "normalised": torch.zeros(30, 3)}
+    draws = 3000
+    for seed in range(draws):
+        sampled, (layer,) = layers_of(topology, np.arange(30), (4,), seed)
+        for kind in sums:
+            sums[kind] += getattr(layer, kind)(x[sampled.nodes]) / draws
+    for kind, found in sums.items():
+        wanted = torch.from_numpy(expected[kind]).float() @ x
+        assert (found - wanted).abs().max() < 0.12 * wanted.abs().max(), kind
+
+
+def test_layers_are_prefixes_and_edges_are_as_pyg_has_them() -> None:
+    topology = topology_of([(1, 0), (2, 1), (3, 2), (0, 0)], 4, weights=np.array([1.0, 2.0, 3.0, 4.0]))
+    sampled, (outer, inner) = layers_of(topology, np.array([0]), (-1, -1))
+    assert sampled.nodes.tolist() == [0, 1, 2]
+    assert (inner.num_targets, inner.num_sources, outer.num_targets, outer.num_sources) == (1, 2, 2, 3)
+    assert outer.edge_index.tolist() == [[0, 1, 2], [0, 0, 1]]
+    assert inner.edge_index.tolist() == [[0, 1], [0, 0]]
+    assert outer.edge_weight is not None
+    assert outer.edge_weight.tolist() == [4.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_rows_are_gathered_to_their_places(dtype: torch.dtype) -> None:
+    table = torch.randn(50, 9).to(dtype)
+    rows = torch.tensor([3, 3, 49, 0], dtype=torch.int32)
+    places = torch.tensor([1, 0, 4, 2], dtype=torch.int32)
+    results = []
+    for slowly in (False, True):
+        out = torch.zeros(5, 9, dtype=dtype)
+        if slowly:
+            with twins_only():
+                gather(table, rows, places, out)
+        else:
+            gather(table, rows, places, out)
+        results.append(out)
+    assert torch.equal(*results)
+    assert torch.equal(results[0][places.long()], table[rows.long()])
+    with pytest.raises(ValueError, match="not in the table"):
+        gather(table, torch.tensor([50], dtype=torch.int32), torch.tensor([0], dtype=torch.int32), results[0])

@@ -1,0 +1,229 @@
+"""Minibatch training on real processes: equal to one process whatever cache and pipeline, as foretold, and robust."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.minibatch import work
+from thinwire import graphs, launch
+from thinwire.minibatch import Plan
+from thinwire.training.job import Job
+
+DATA = "synthetic:nodes=1200,degree=8,classes=5,features=12"
+PLAN = Plan(batch=40, fanouts=(4, 3), cache=0.0)
+JOB = Job(plan=PLAN, data=DATA, layers=2, hidden=16, epochs=3)
+THINWIRE = [sys.executable, "-m", "thinwire"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("shards") / "shards"
+    graphs.prepare(DATA, graphs.Settings(3), made)
+    return made
+
+
+def planned(job: Job[Plan] = JOB, **changed: Any) -> Job[Plan]:
+    return replace(job, plan=replace(job.plan, **changed))
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn", "gin", "gat"])
+def test_cache_and_pipeline_change_nothing_but_time(folder: Path, model: str) -> None:
+    job = replace(JOB, model=model, dropout=0.2)
+    variants: list[dict[str, Any]] = [
+        {"depth": 0},
+        {"cache": 0.1, "depth": 1},
+        {"cache": 1.0, "depth": 4},
+        {"cache": 9.0, "depth": 2},
+    ]
+    ranks = launch.run(work.jobs, str(folder), [planned(job, **each) for each in variants], workers=3)
+    losses, weights = work.in_one(folder, job)
+    plain = ranks[0][0]
+    np.testing.assert_allclose(plain.losses, losses, rtol=1e-4)
+    for name, value in weights.items():
+        torch.testing.assert_close(plain.weights[name], value, rtol=1e-3, atol=1e-4)
+    for found in ranks[0][1:]:  # to the bit
+        assert found.losses == plain.losses
+        assert all(torch.equal(found.weights[name], value) for name, value in plain.weights.items())
+    remote = [found.rows[-1]["remote_rows"] for found in ranks[0]]
+    assert remote[0] > remote[1] > remote[2] > remote[3] == 0
+
+
+def test_a_rank_holds_what_was_asked_and_no_more(folder: Path) -> None:
+    alphas = (0.0, 0.1, 0.5, 50.0)
+    ranks = launch.run(work.jobs, str(folder), [planned(cache=alpha) for alpha in alphas], workers=3)
+    manifest = graphs.read_manifest(folder)
+    for rank, found in enumerate(ranks):
+        for alpha, each in zip(alphas, found, strict=True):
+            owned = manifest.parts[rank]["num_owned"]
+            assert each.held == owned + each.cached
+            assert each.cached <= int(alpha * 1200 / 3)
+            assert each.cached <= 1200 - owned
+        assert found[1].cached == 40
+
+
+def test_bytes_are_as_foretold(folder: Path) -> None:
+    """A larger graph in one epoch is less noise than a small one in many; rows are those that the door counted."""
+    todo = [planned(cache=alpha, cache_policy=policy) for alpha in (0.0, 0.2) for policy in ("vip", "degree")]
+    for found in launch.run(work.jobs, str(folder), [replace(job, epochs=6) for job in todo], workers=3)[0]:
+        for name, foretold in (("bytes", "predicted_bytes"), ("remote_rows", "predicted_rows")):
+            counted = float(np.mean([row[name] for row in found.rows]))
+            assert counted == pytest.approx(found.rows[0][foretold], rel=0.1), name
+        features, rows = (sum(row[name] for row in found.rows) for name in ("feature_bytes", "remote_rows"))
+        sizes = 3 * 2 * 3 * 8  # who wants how many of the first batch, told by all to all around a ring
+        # Stored as float16; an id; and of each message of ids how long the next one is.
+        assert features == rows * (12 * 2 + 4) + 6 * found.predicted["steps"] * 6 * 8 + sizes
+
+
+@pytest.mark.parametrize("policy", ["degree", "halo", "paths", "simulation", "oracle", "none"])
+def test_every_policy_trains(folder: Path, policy: str) -> None:
+    job = replace(planned(cache=0.2, cache_policy=policy), epochs=1)
+    found = launch.run(work.jobs, str(folder), [job, replace(planned(job, cache=0.0), epochs=1)], workers=3)[0]
+    assert found[0].losses == found[1].losses
+    if policy == "none":
+        assert found[0].cached == 0
+    else:
+        assert found[0].rows[0]["remote_rows"] < found[1].rows[0]["remote_rows"]
+
+
+def test_rows_in_fewer_bits(folder: Path) -> None:
+    todo = [planned(rows=rows) for rows in ("float32", "float16", "uniform:8", "uniform:2", "uniform:1")]
+    found = launch.run(work.jobs, str(folder), todo, workers=3)[0]
+    sizes = [each.rows[1]["feature_bytes"] for each in found]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == len(sizes)
+    for each, near in zip(found[1:3], (1e-9, 2e-2), strict=True):  # they are stored as float16
+        np.testing.assert_allclose(each.losses, found[0].losses, rtol=near)
+    for each in found:
+        assert each.losses[-1] < each.losses[0]
+        full, sent = (
+            sum(row[name] for row in rows) for name, rows in (("float32_bytes", each.rows), ("bytes", found[0].rows))
+        )
+        assert full == sent
+
+
+@pytest.mark.parametrize("features", ["float32", "float16"])
+def test_a_loader_gives_every_seed_once_with_its_own_features(features: str, tmp_path: Path) -> None:
+    graph = graphs.load(DATA)
+    graph = replace(graph, x=graph.x.astype(features))
+    parts = graphs.assign(graph, graphs.Settings(3))
+    graphs.write_shards(tmp_path / "shards", graphs.split(graph, parts, 3))
+    shards = [graphs.read_shard(tmp_path / "shards", part) for part in range(3)]
+    x, y = torch.cat([shard.x for shard in shards]), torch.cat([shard.y for shard in shards])
+    seen = []
+    for batches in launch.run(work.batches, str(tmp_path / "shards"), replace(PLAN, cache=0.3), workers=3):
+        for rows, labels, ids in batches:
+            assert rows.dtype == x.dtype
+            assert torch.equal(rows, x[ids])
+            assert torch.equal(labels, y[ids[: len(labels)]])
+            assert len(labels) <= PLAN.batch
+            seen += ids[: len(labels)].tolist()
+    split = torch.cat([shard.split for shard in shards])
+    assert sorted(seen) == (split == graphs.TRAIN).nonzero().squeeze(1).tolist()
+
+
+def test_uneven_parts_empty_peers_and_a_rank_without_seeds(tmp_path: Path) -> None:
+    """Part 2 is apart from the rest and has no training nodes; part 0 has most of them."""
+    graph = graphs.load("synthetic:nodes=300,degree=6,classes=3,features=4")
+    parts = np.repeat([0, 1, 2], [200, 60, 40])
+    apart = (parts[graph.edge_index[0]] == 2) == (parts[graph.edge_index[1]] == 2)
+    split = np.where(parts == 2, graphs.TEST, graph.split).astype(np.uint8)
+    graph = replace(graph, edge_index=graph.edge_index[:, apart], split=split)
+    graphs.write_shards(tmp_path / "shards", graphs.split(graph, parts, 3))
+    for model in ("sage", "gat"):
+        job = replace(JOB, plan=Plan(batch=16, fanouts=(3, 3), cache=0.1), model=model)
+        ranks = launch.run(work.jobs, str(tmp_path / "shards"), [job], workers=3)
+        losses, _ = work.in_one(tmp_path / "shards", job)
+        np.testing.assert_allclose(ranks[2][0].losses, losses, rtol=1e-4)
+
+
+def test_inference_exact_and_sampled(folder: Path) -> None:
+    """With all neighbours sampled inference is the exact one, with any cache; a cache planned for it fetches less."""
+    whole = Plan(batch=50, fanouts=(-1, -1), cache=0.0)
+    plans = [whole, replace(whole, cache=0.4), replace(whole, fanouts=(3, 3))]
+    for model in ("sage", "gcn", "gin", "gat"):
+        for found in launch.run(work.sampled_inference, str(folder), replace(JOB, model=model), plans, workers=3):
+            (exact, all_of_them, sent), (_, cached, less), (_, some, _) = found
+            torch.testing.assert_close(all_of_them, exact, rtol=1e-4, atol=1e-4)
+            assert torch.equal(cached, all_of_them)
+            assert less < 0.8 * sent
+            assert not torch.allclose(some, exact, atol=1e-3)
+            assert some.shape == exact.shape
+
+
+def test_a_killed_rank_is_named_with_stage_and_batch(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(launch.RankFailed):
+        launch.run(work.killed_in_the_middle, str(folder), str(tmp_path), PLAN, workers=3)
+    for rank in (0, 2):
+        seconds, _, told = (tmp_path / str(rank)).read_text().partition(" ")
+        assert float(seconds) < 15
+        assert "rank 1" in told
+        assert re.search(r"batch\.(ids|rows)", told)
+        assert "step" in told
+
+
+def test_killed_and_resumed_the_losses_are_the_same_bits(tmp_path: Path) -> None:
+    options = [
+        "--method",
+        "salient",
+        "--data",
+        DATA,
+        "--layers",
+        "2",
+        "--hidden",
+        "16",
+        "--batch",
+        "40",
+        "--epochs",
+        "8",
+    ]
+    options += ["--checkpoint-every", "2", "--dropout", "0.3"]
+    subprocess.run([*THINWIRE, "train", *options, "--json", str(tmp_path / "whole.json")], check=True, timeout=120)
+    out = tmp_path / "run"
+    command = [*THINWIRE, "train", *options, "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        events = out / "events.jsonl"
+        while running.poll() is None and (not events.exists() or len(events.read_text().splitlines()) < 5):
+            signal.sigtimedwait([], 0.05)
+        running.kill()
+    subprocess.run([*command, "--resume", "--json", str(tmp_path / "again.json")], check=True, timeout=120)
+    whole, again = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("whole", "again"))
+    assert again["losses"] == whole["losses"]
+    assert again["test_score"] == whole["test_score"]
+    assert again["predicted"]["bytes_per_epoch"] == pytest.approx(
+        np.median([row["bytes"] for row in _events(out)]), rel=0.1
+    )
+    plan = json.loads((out / "plan.json").read_text())
+    assert plan["predicted"] == again["predicted"]
+
+
+def _events(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--layers", "2", "--fanouts", "5"], "a fan-out for each layer"),
+        (["--fanouts", "5,x,1"], "no fan-outs"),
+        (["--cache", "-1"], "give 0 (none) or more"),
+        (["--norm", "batch"], "give layer or none"),
+        (["--bits", "2"], "--bits goes with --method sylvie"),
+        (["--mode", "fullgraph"], "leave --mode out"),
+        (["--batch", "0"], "give 1 or more seeds"),
+    ],
+)
+def test_what_can_not_be_is_refused_at_once(options: list[str], told: str) -> None:
+    found = subprocess.run(
+        [*THINWIRE, "train", "--method", "salient", *options], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert found.returncode == 2
+    assert told in found.stderr

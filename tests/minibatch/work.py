@@ -1,0 +1,148 @@
+"""What ranks run, importable since ranks are processes; and the same in one process."""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thinwire import graphs
+from thinwire.codecs import seed_from
+from thinwire.graphs import TRAIN
+from thinwire.launch import Member
+from thinwire.links import Door, PeerLost
+from thinwire.minibatch import Loader, Plan, Topology, inference, layers
+from thinwire.minibatch.batch import Layer, Sampled
+from thinwire.minibatch.kernels import new_sampler
+from thinwire.minibatch.run import Run
+from thinwire.minibatch.schedule import schedule_of
+from thinwire.training import score
+from thinwire.training.job import Job
+from thinwire.training.models import build
+
+
+@dataclass
+class Found:
+    """What came of a job on one rank."""
+
+    losses: list[float]
+    weights: dict[str, Tensor]
+    rows: list[dict[str, Any]]
+    cached: int
+    held: int
+    predicted: dict[str, Any]
+    out: Tensor
+    original_ids: Tensor
+
+
+def jobs(member: Member, folder: str, todo: Sequence[Job[Plan]]) -> list[Found]:
+    manifest = graphs.read_manifest(Path(folder))
+    topology = Topology.read(Path(folder))
+    shard = graphs.read_shard(Path(folder), member.rank)
+    found = []
+    with Door(member.store) as door:
+        for job in todo:
+            run = Run(job, shard, door, manifest, topology)
+            for epoch in range(job.epochs):
+                run.epoch(epoch)
+            cache = run.loader.cache
+            weights = {name: value.clone() for name, value in run.model.state_dict().items()}
+            found.append(
+                Found(
+                    run.losses,
+                    weights,
+                    run.rows,
+                    len(cache.ids),
+                    shard.num_owned + len(cache.x),
+                    run.predicted,
+                    run.evaluate(),
+                    shard.original_ids,
+                )
+            )
+    return found
+
+
+def in_one(folder: Path, job: Job[Plan]) -> tuple[list[float], dict[str, Tensor]]:
+    """The same seeds and batches, all ranks' one after the other, every feature at hand."""
+    topology = Topology.read(folder)
+    shards = [graphs.read_shard(folder, part) for part in range(topology.num_parts)]
+    x = torch.cat([shard.x for shard in shards]).float()
+    model = build(job, num_features=x.shape[1], num_classes=shards[0].num_classes)
+    optimizer = torch.optim.Adam(model.parameters(), lr=job.lr)
+    members = [topology.members(part, TRAIN) for part in range(topology.num_parts)]
+    plan = job.plan
+    schedules = [schedule_of(members, rank, plan.batch, plan.seed) for rank in range(len(members))]
+    none = np.zeros(0, dtype=np.int64)
+    losses = []
+    for epoch in range(job.epochs):
+        samplers = []
+        for rank, schedule in enumerate(schedules):
+            sampler = new_sampler(topology.indptr, topology.indices, topology.starts, rank, none, plan.fanouts)
+            sampler.add(schedule.order(epoch), schedule.ends(), schedule.keys(epoch))
+            samplers.append(sampler)
+        lost = 0.0
+        for step in range(schedules[0].steps):
+            optimizer.zero_grad()
+            for rank, sampler in enumerate(samplers):
+                sampled = Sampled.of(sampler.next())
+                torch.manual_seed(seed_from(plan.seed, epoch, step, rank))
+                every = tuple(Layer(sampled, topology, number) for number in range(len(plan.fanouts)))
+                out = layers.forward(model, x[sampled.nodes], every)
+                y = torch.from_numpy(topology.y[sampled.nodes[: len(out)].numpy()]).long()
+                total = score.loss_sum(out, y)
+                (total / schedules[0].total(step)).backward()
+                lost += float(total.detach())
+            optimizer.step()
+        losses.append(lost / shards[0].num_train)
+    return losses, model.state_dict()
+
+
+def sampled_inference(member: Member, folder: str, job: Job[Plan], plans: Sequence[Plan]) -> list[tuple[Any, ...]]:
+    """What an untrained model says by these plans, and exactly; rows fetched by each."""
+    topology = Topology.read(Path(folder))
+    shard = graphs.read_shard(Path(folder), member.rank)
+    seeds = [np.arange(topology.starts[part], topology.starts[part + 1]) for part in range(topology.num_parts)]
+    with Door(member.store) as door:
+        model = build(job, num_features=shard.x.shape[1], num_classes=shard.num_classes)
+        exact = inference.exact(model, shard, topology, door)
+        found = []
+        for plan in plans:
+            door.books.take()
+            ids, out = inference.sampled(model, shard, topology, door, plan, seeds)
+            assert np.array_equal(ids, seeds[door.rank])
+            sent = sum(book.bytes_sent for name, book in door.books.take().items() if name.startswith("inference."))
+            found.append((out, sent))
+        return [(exact, *each) for each in found]
+
+
+def batches(member: Member, folder: str, plan: Plan) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """An epoch's batches from a loader: features, labels, vertices."""
+    topology = Topology.read(Path(folder))
+    shard = graphs.read_shard(Path(folder), member.rank)
+    with Door(member.store) as door:
+        loader = Loader(shard, door, plan, topology)
+        found = [(batch.x, batch.y, batch.n_id) for batch in loader]
+        assert len(found) == len(loader)
+        return found
+
+
+def killed_in_the_middle(member: Member, folder: str, out: str, plan: Plan) -> None:
+    """Rank 1 dies in its third batch; the others note what they are told."""
+    topology = Topology.read(Path(folder))
+    shard = graphs.read_shard(Path(folder), member.rank)
+    with Door(member.store, limit_s=6.0) as door:
+        loader = Loader(shard, door, replace(plan, batch=4), topology)
+        start = time.monotonic()
+        try:
+            for number, _ in enumerate(loader):
+                if member.rank == 1 and number == 2:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        except PeerLost as error:
+            (Path(out) / str(member.rank)).write_text(f"{time.monotonic() - start} {error}")
+            raise
