@@ -8,7 +8,7 @@
 namespace thinwire {
 namespace {
 
-constexpr int64_t BLOCK = 64;     // rows whose memory is fetched ahead together
+constexpr int64_t BLOCK = 16;     // rows whose memory is fetched ahead together
 constexpr int64_t SCAN = 48;      // picks up to which looking through them beats a bitmap
 constexpr int PICK_BITS = 20;     // of a draw's counter: picks of one row
 
@@ -49,14 +49,16 @@ void choose(uint64_t key, int64_t row, int64_t degree, int64_t count, Scratch<Id
 }
 
 void transpose(Batch& batch) {
-    const size_t num_columns = batch.nodes.size(), num_edges = batch.columns.size();
+    const size_t hops = batch.num_nodes.size() - 1;
+    const int64_t num_rows = hops > 1 ? batch.num_nodes[hops - 2] : 0, num_columns = batch.num_nodes[hops - 1];
+    const int32_t num_edges = batch.indptr[num_rows];
     batch.column_ptr.assign(num_columns + 1, 0);
-    for (int32_t column : batch.columns) ++batch.column_ptr[column + 1];
-    for (size_t column = 0; column < num_columns; ++column) batch.column_ptr[column + 1] += batch.column_ptr[column];
+    for (int32_t edge = 0; edge < num_edges; ++edge) ++batch.column_ptr[batch.columns[edge] + 1];
+    for (int64_t column = 0; column < num_columns; ++column) batch.column_ptr[column + 1] += batch.column_ptr[column];
     batch.rows.resize(num_edges);
     batch.row_edges.resize(num_edges);
     std::vector<int32_t> next(batch.column_ptr.begin(), batch.column_ptr.end() - 1);
-    for (size_t row = 0; row + 1 < batch.indptr.size(); ++row)
+    for (int64_t row = 0; row < num_rows; ++row)
         for (int32_t edge = batch.indptr[row]; edge < batch.indptr[row + 1]; ++edge) {
             const int32_t at = next[batch.columns[edge]]++;
             batch.rows[at] = (int32_t)row;
@@ -67,6 +69,8 @@ void transpose(Batch& batch) {
 void split(Batch& batch, const Held& held) {
     const int parts = (int)held.starts.size() - 1;
     std::vector<std::vector<int32_t>> at(parts);
+    batch.own_at.reserve(batch.nodes.size());
+    batch.own_rows.reserve(batch.nodes.size());
     for (size_t place = 0; place < batch.nodes.size(); ++place) {
         const int64_t id = batch.nodes[place];
         if (held.is_own(id)) {
@@ -131,8 +135,12 @@ void Places<Id>::clear(const std::vector<int64_t>& added) {
 
 template <class Id>
 Batch sample(const Topology<Id>& graph, const Held& held, const int64_t* seeds, int64_t num_seeds,
-             const std::vector<int64_t>& fanouts, uint64_t seed, Scratch<Id>& scratch) {
+             const std::vector<int64_t>& fanouts, bool with_edges, uint64_t seed, Scratch<Id>& scratch) {
     Batch batch;
+    batch.nodes.reserve(scratch.nodes);
+    batch.columns.reserve(scratch.edges);
+    batch.indptr.reserve(scratch.nodes);
+    if (with_edges) batch.edges.reserve(scratch.edges);
     auto& nodes = batch.nodes;
     auto& places = scratch.places;
     const uint64_t key = splitmix64(seed);
@@ -178,18 +186,23 @@ Batch sample(const Topology<Id>& graph, const Held& held, const int64_t* seeds, 
                 scratch.ids.push_back(graph.indices[at]);
                 places.prefetch(graph.indices[at]);
             }
+            const size_t filled = batch.columns.size();
+            batch.columns.resize(filled + scratch.ids.size());
+            int32_t* column = batch.columns.data() + filled;
             for (Id id : scratch.ids) {
                 const auto next = (int32_t)nodes.size();
-                const int32_t place = places.find_or_add(id, next);
-                if (place == next) nodes.push_back(id);
-                batch.columns.push_back(place);
+                *column = places.find_or_add(id, next);
+                if (*column++ == next) nodes.push_back(id);
             }
-            batch.edges.insert(batch.edges.end(), scratch.positions.begin(), scratch.positions.end());
+            if (with_edges)
+                batch.edges.insert(batch.edges.end(), scratch.positions.begin(), scratch.positions.end());
         }
         batch.num_nodes.push_back((int64_t)nodes.size());
         begin = end;
     }
     places.clear(nodes);
+    scratch.nodes = std::max(scratch.nodes, nodes.size() + nodes.size() / 16);
+    scratch.edges = std::max(scratch.edges, batch.columns.size() + batch.columns.size() / 16);
     transpose(batch);
     split(batch, held);
     return batch;
@@ -198,8 +211,8 @@ Batch sample(const Topology<Id>& graph, const Held& held, const int64_t* seeds, 
 template class Places<int32_t>;
 template class Places<int64_t>;
 template Batch sample(const Topology<int32_t>&, const Held&, const int64_t*, int64_t, const std::vector<int64_t>&,
-                      uint64_t, Scratch<int32_t>&);
+                      bool, uint64_t, Scratch<int32_t>&);
 template Batch sample(const Topology<int64_t>&, const Held&, const int64_t*, int64_t, const std::vector<int64_t>&,
-                      uint64_t, Scratch<int64_t>&);
+                      bool, uint64_t, Scratch<int64_t>&);
 
 }  // namespace thinwire

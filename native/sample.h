@@ -46,8 +46,10 @@ struct Batch {
     std::vector<int64_t> num_nodes;   // seeds, and with each hop
     std::vector<int32_t> indptr;
     std::vector<int32_t> columns;
-    std::vector<int64_t> edges;       // where each stands in the topology
-    std::vector<int32_t> column_ptr;  // the transposed CSR: rows of each column, ascending, and which edges they are
+    std::vector<int64_t> edges;       // where each stands in the topology; none where nobody asks
+    // The transpose, of all layers but the first one computed, whose input needs no gradient: the rows of each column,
+    // ascending, and which edges they are.
+    std::vector<int32_t> column_ptr;
     std::vector<int32_t> rows;
     std::vector<int32_t> row_edges;
     std::vector<int32_t> own_at, own_rows;        // vertices of this rank's: their place in the batch, and their row
@@ -86,16 +88,18 @@ struct Scratch {
     std::vector<Id> ids;
     std::vector<int64_t> chosen;
     std::vector<uint64_t> taken;
+    size_t nodes = 0, edges = 0;  // of the largest batch so far: the next one's memory is had at once
 };
 
 // `fanouts` from the seeds outwards, -1 for all. The same for the same seed, whoever calls.
+// `with_edges`: also say which edges of the topology were drawn.
 template <class Id>
 Batch sample(const Topology<Id>& graph, const Held& held, const int64_t* seeds, int64_t num_seeds,
-             const std::vector<int64_t>& fanouts, uint64_t seed, Scratch<Id>& scratch);
+             const std::vector<int64_t>& fanouts, bool with_edges, uint64_t seed, Scratch<Id>& scratch);
 
 extern template Batch sample(const Topology<int32_t>&, const Held&, const int64_t*, int64_t, const std::vector<int64_t>&,
-                             uint64_t, Scratch<int32_t>&);
+                             bool, uint64_t, Scratch<int32_t>&);
 extern template Batch sample(const Topology<int64_t>&, const Held&, const int64_t*, int64_t, const std::vector<int64_t>&,
-                             uint64_t, Scratch<int64_t>&);
+                             bool, uint64_t, Scratch<int64_t>&);
 
 }  // namespace thinwire

@@ -24,8 +24,8 @@ struct Todo {
 template <class Id>
 class Sampler {
   public:
-    Sampler(Topology<Id> graph, Held held, std::vector<int64_t> fanouts, int threads, int64_t ahead)
-        : graph_(graph), held_(std::move(held)), fanouts_(std::move(fanouts)), ahead_(ahead) {
+    Sampler(Topology<Id> graph, Held held, std::vector<int64_t> fanouts, bool with_edges, int threads, int64_t ahead)
+        : graph_(graph), held_(std::move(held)), fanouts_(std::move(fanouts)), with_edges_(with_edges), ahead_(ahead) {
         for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
     }
 
@@ -81,7 +81,7 @@ class Sampler {
             std::exception_ptr error;
             try {
                 batch = std::make_unique<Batch>(sample(graph_, held_, own.todo.seeds.data(),
-                                                       (int64_t)own.todo.seeds.size(), fanouts_, own.todo.seed, scratch));
+                                                       (int64_t)own.todo.seeds.size(), fanouts_, with_edges_, own.todo.seed, scratch));
             } catch (...) {
                 error = std::current_exception();
             }
@@ -95,6 +95,7 @@ class Sampler {
     const Topology<Id> graph_;
     const Held held_;
     const std::vector<int64_t> fanouts_;
+    const bool with_edges_;
     const int64_t ahead_;
     std::deque<Entry> queue_;  // what is to be sampled; the first `taken_` are being, or have been
     int64_t taken_ = 0;

@@ -78,8 +78,8 @@ Topology<Id> topology_of(const Vector<int64_t>& indptr, const Vector<Id>& indice
 class AnySampler {
   public:
     AnySampler(Vector<int64_t> indptr, nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu, nb::ro> indices,
-               Vector<int64_t> starts, int rank, Vector<int64_t> cached, std::vector<int64_t> fanouts, int threads,
-               int64_t ahead)
+               Vector<int64_t> starts, int rank, Vector<int64_t> cached, std::vector<int64_t> fanouts, bool with_edges,
+               int threads, int64_t ahead)
         : indptr_(indptr), indices_(indices) {
         require(threads >= 1 && ahead >= 1, "a sampler needs a thread, and room for a batch");
         for (int64_t fanout : fanouts) require(fanout == -1 || (fanout >= 1 && fanout < (1 << 20)), "fan-outs are -1 or 1 to 2^20");
@@ -87,9 +87,9 @@ class AnySampler {
         require(held.starts.back() == (int64_t)indptr.size() - 1, "starts must end with the number of vertices");
         const auto count = (int64_t)indices.shape(0);
         if (indices.dtype() == nb::dtype<int32_t>())
-            make<int32_t>(static_cast<const int32_t*>(indices.data()), count, std::move(held), fanouts, threads, ahead);
+            make<int32_t>(static_cast<const int32_t*>(indices.data()), count, std::move(held), fanouts, with_edges, threads, ahead);
         else if (indices.dtype() == nb::dtype<int64_t>())
-            make<int64_t>(static_cast<const int64_t*>(indices.data()), count, std::move(held), fanouts, threads, ahead);
+            make<int64_t>(static_cast<const int64_t*>(indices.data()), count, std::move(held), fanouts, with_edges, threads, ahead);
         else
             throw std::invalid_argument("indices must be int32 or int64");
     }
@@ -135,11 +135,12 @@ class AnySampler {
 
   private:
     template <class Id>
-    void make(const Id* indices, int64_t count, Held held, const std::vector<int64_t>& fanouts, int threads,
-              int64_t ahead) {
+    void make(const Id* indices, int64_t count, Held held, const std::vector<int64_t>& fanouts, bool with_edges,
+              int threads, int64_t ahead) {
         const size_t shape[] = {(size_t)count};
         const Vector<Id> typed(const_cast<Id*>(indices), 1, shape, nb::handle());
-        sampler_ = std::make_unique<Sampler<Id>>(topology_of(indptr_, typed), std::move(held), fanouts, threads, ahead);
+        sampler_ = std::make_unique<Sampler<Id>>(topology_of(indptr_, typed), std::move(held), fanouts, with_edges, threads,
+                                                 ahead);
     }
 
     Vector<int64_t> indptr_;
@@ -222,8 +223,8 @@ void gather_rows(Matrix<const uint8_t> table, Vector<int32_t> rows, Vector<int32
 void bind_sampling(nb::module_& m) {
     nb::class_<AnySampler>(m, "Sampler")
         .def(nb::init<Vector<int64_t>, nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu, nb::ro>, Vector<int64_t>, int,
-                      Vector<int64_t>, std::vector<int64_t>, int, int64_t>(),
-             "indptr"_a, "indices"_a, "starts"_a, "rank"_a, "cached"_a, "fanouts"_a, "threads"_a, "ahead"_a)
+                      Vector<int64_t>, std::vector<int64_t>, bool, int, int64_t>(),
+             "indptr"_a, "indices"_a, "starts"_a, "rank"_a, "cached"_a, "fanouts"_a, "with_edges"_a, "threads"_a, "ahead"_a)
         .def("add", &AnySampler::add, "seeds"_a, "ends"_a, "keys"_a)
         .def("next", &AnySampler::next);
     m.def("sum_neighbours", &sum_neighbours, "indptr"_a, "columns"_a, "weight"_a.none(), "scale"_a.none(), "x"_a, "out"_a);

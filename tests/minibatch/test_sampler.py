@@ -68,7 +68,8 @@ def test_a_batch_is_what_it_promises() -> None:
     owners = np.repeat(np.arange(4), found["wanted_from"])
     np.testing.assert_array_equal(topology.starts[owners] + found["wanted_rows"], nodes[found["wanted_at"]])
     rows = np.repeat(np.arange(high), np.diff(indptr))
-    back = np.repeat(np.arange(len(nodes)), np.diff(found["column_ptr"]))
+    back = np.repeat(np.arange(high), np.diff(found["column_ptr"]))  # of the layer whose targets are the seeds
+    assert len(found["rows"]) == indptr[low]
     np.testing.assert_array_equal(found["rows"], rows[found["row_edges"]])
     np.testing.assert_array_equal(back, columns[found["row_edges"]])
 

@@ -10,13 +10,14 @@ import tyro
 from rich.console import Console
 
 from thinwire import artifacts
+from thinwire.bench import batches, harness
 from thinwire.bench import codec as codec_bench
-from thinwire.bench import harness
 from thinwire.bench.case import load_case
 from thinwire.cli import progress, tables
 from thinwire.launch import lab
 
 CODEC = "codec"
+BATCHES = "batches"
 RESULTS = Path("benchmarks/results")
 
 
@@ -28,6 +29,8 @@ class Bench:
 
     thinwire bench codec --threads 2      the same on two threads
 
+    thinwire bench batches                sampling batches and computing on them, beside DGL, PyG and numpy
+
     thinwire bench benchmarks/cases/exchange.toml  a case on emulated hosts (root)
 
     thinwire bench --clean                remove emulated hosts that a crash left
@@ -35,7 +38,7 @@ class Bench:
 
     joins: ClassVar[bool] = False
     case: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="CASE")]] = ""
-    """What to measure: codec, or a case file."""
+    """What to measure: codec, batches, or a case file."""
     clean: tyro.conf.FlagCreatePairsOff[bool] = False
     """Remove network namespaces of labs whose process is dead; measure nothing."""
     rows: int = 100_000
@@ -45,9 +48,9 @@ class Bench:
     threads: int = 1
     """codec: threads for codecs, twins and memcpy alike."""
     repeats: int = 5
-    """codec: timings of each; the median counts."""
+    """codec, batches: timings of each; the median counts."""
     seed: int = 0
-    """codec: seed of the tensor and of the rounding."""
+    """codec: seed of the tensor and of the rounding; batches: of the graph."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result to this file too."""
     save: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -62,9 +65,9 @@ class Bench:
             raise ValueError("which case? For example `thinwire bench codec`, or a file of benchmarks/cases")
         for path in self._files():
             artifacts.check_writable(path)
-        if self.case != CODEC:
+        if self.case not in (CODEC, BATCHES):
             if not self.case.endswith(".toml"):
-                raise ValueError(f"there is no case {self.case!r}; give codec or a case file (.toml)")
+                raise ValueError(f"there is no case {self.case!r}; give codec, batches or a case file (.toml)")
             harness.check(load_case(Path(self.case)))
             return
         for name in ("rows", "columns", "threads", "repeats"):
@@ -84,7 +87,8 @@ class Bench:
         if self.clean:
             console.print(f"removed {len(lab.sweep())} namespaces of dead labs", highlight=False)
             return
-        content, seed, world_size = self._codec(console) if self.case == CODEC else self._case(console)
+        measure = {CODEC: self._codec, BATCHES: self._batches}.get(self.case, self._case)
+        content, seed, world_size = measure(console)
         for path in self._files():
             artifacts.write_json(path, {**artifacts.stamp(seed=seed, world_size=world_size), **content})
             console.print(f"written: {path}", highlight=False)
@@ -103,6 +107,12 @@ class Bench:
             )
         console.print(tables.codecs(result))
         console.print(tables.topk_line(result), highlight=False)
+        return result.to_json(), self.seed, 1
+
+    def _batches(self, console: Console) -> tuple[dict[str, Any], int, int]:
+        with progress.bar("batches") as on_progress:
+            result = batches.run(repeats=self.repeats, seed=self.seed, on_progress=on_progress)
+        console.print(tables.batches(result))
         return result.to_json(), self.seed, 1
 
     def _case(self, console: Console) -> tuple[dict[str, Any], int, int]:

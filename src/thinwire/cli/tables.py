@@ -7,6 +7,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from thinwire.bench import batches as batch_bench
 from thinwire.bench import codec as codec_bench
 from thinwire.bench import harness
 
@@ -45,6 +46,21 @@ def codecs(result: codec_bench.CodecBench) -> Table:
 def topk_line(result: codec_bench.CodecBench) -> str:
     shown = [f"{row.codec} {row.encode_vs_torch_topk:.1f}x" for row in result.rows if row.encode_vs_torch_topk]
     return f"beside torch.topk(sorted=False) on ready magnitudes: {', '.join(shown)}"
+
+
+def batches(result: batch_bench.BatchBench) -> Table:
+    table = Table(
+        title=f"Batches of {result.batch} seeds, fan-outs {','.join(map(str, result.fanouts))}, of "
+        f"{result.num_nodes:,} nodes and {result.num_edges:,} edges",
+        caption=f"one thread, median of {result.repeats} interleaved runs; ratio: of edges a second, to thinwire's",
+        box=box.SIMPLE_HEAD,
+    )
+    for heading in ("", "method", "ms a batch", "M edges/s", "ratio"):
+        table.add_column(heading, justify="left" if heading in ("", "method") else "right", no_wrap=True)
+    for row in result.rows:
+        figures = (f"{1e3 * row.seconds:.1f}", f"{row.edges_per_s / 1e6:.2f}", f"{row.ratio:.2f}")
+        table.add_row(row.what, row.method, *figures)
+    return table
 
 
 CAPTIONS = {

@@ -87,6 +87,18 @@ class Layer:
         chosen = self._topology.edge_weight[self._sampled.edges[: self.num_edges].cpu().numpy()]
         return torch.from_numpy(chosen).to(self.columns.device)
 
+    @cached_property
+    def transposed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Where each source's targets begin, these, and which edges they are. The sampler made it but for layer 0."""
+        of = self._sampled
+        if len(of.column_ptr) > self.num_sources:
+            return of.column_ptr[: self.num_sources + 1], of.rows, of.row_edges
+        order = torch.argsort(self.columns, stable=True)
+        starts = torch.zeros(self.num_sources + 1, dtype=torch.int32, device=order.device)
+        counts = torch.bincount(self.columns, minlength=self.num_sources)
+        torch.cumsum(counts, 0, dtype=torch.int32, out=starts[1:])
+        return starts, self.edge_index[1][order].int(), order.int()
+
     def mean(self, x: Tensor) -> Tensor:
         """Over the neighbours drawn; of none 0."""
         return self._sum(x, None, 1 / self._drawn.clamp(min=1))
@@ -152,10 +164,8 @@ class _Sum(torch.autograd.Function):
             return None, None, None, None
         out = grads[0].new_empty(shape)
         if out.numel():
-            of = layer._sampled
-            kernels_of(out).sum_readers(
-                of.column_ptr[: len(out) + 1], of.rows, of.row_edges, weight, scale, grads[0].contiguous(), out
-            )
+            starts, rows, edges = layer.transposed
+            kernels_of(out).sum_readers(starts, rows, edges, weight, scale, grads[0].contiguous(), out)
         return out, None, None, None
 
 

@@ -53,15 +53,19 @@ def new_sampler(
     cached: Array,
     fanouts: Sequence[int],
     *,
+    with_edges: bool = True,
     threads: int = 1,
     ahead: int = 8,
 ) -> AnySampler:
-    """Of `rank`'s batches; `cached` are ids in rising order, `ahead` the most batches that nobody has fetched yet."""
+    """Of `rank`'s batches; `cached` are ids in rising order, `ahead` the most batches that nobody has fetched yet.
+
+    `with_edges`: batches say which of the topology's edges were drawn, for what goes along with edges.
+    """
     made: Any = kernels_for(torch.empty(0))
     made = made if made is native() else twins
     given = (np.ascontiguousarray(indptr, dtype=np.int64), np.ascontiguousarray(indices))
     held = (np.ascontiguousarray(starts, dtype=np.int64), rank, np.ascontiguousarray(cached, dtype=np.int64))
-    return cast(AnySampler, made.Sampler(*given, *held, list(fanouts), threads, ahead))
+    return cast(AnySampler, made.Sampler(*given, *held, list(fanouts), with_edges, threads, ahead))
 
 
 def gather(table: Tensor, rows: Tensor, places: Tensor, out: Tensor) -> None:

@@ -84,7 +84,15 @@ class Loader:
     def _sampled(self, first: int, epochs: int) -> Iterator[Sampled]:
         topology, plan = self.topology, self.plan
         held = (topology.starts, self.schedule.rank, self.cache.ids)
-        sampler = new_sampler(topology.indptr, topology.indices, *held, plan.fanouts, threads=plan.threads, ahead=AHEAD)
+        sampler = new_sampler(
+            topology.indptr,
+            topology.indices,
+            *held,
+            plan.fanouts,
+            with_edges=topology.edge_weight is not None,
+            threads=plan.threads,
+            ahead=AHEAD,
+        )
         for epoch in range(first, first + epochs):
             sampler.add(self.schedule.order(epoch), self.schedule.ends(), self.schedule.keys(epoch))
             if epoch > first:  # one epoch stays ahead, so that threads never run dry

@@ -32,12 +32,14 @@ class Sampler:
         rank: int,
         cached: Array,
         fanouts: Sequence[int],
+        with_edges: bool,
         threads: int,
         ahead: int,
     ) -> None:
         self._given = {"indptr": indptr, "indices": indices, "starts": starts, "cached": cached}
         self._rank = rank
         self._fanouts = fanouts
+        self._with_edges = with_edges
         self._todo: list[tuple[Array, int]] = []
 
     def add(self, seeds: Array, ends: Array, keys: Array) -> None:
@@ -48,7 +50,8 @@ class Sampler:
         if not self._todo:
             raise IndexError("no batch is left")
         seeds, key = self._todo.pop(0)
-        return sample(**self._given, rank=self._rank, seeds=seeds, fanouts=self._fanouts, seed=key)
+        found = sample(**self._given, rank=self._rank, seeds=seeds, fanouts=self._fanouts, seed=key)
+        return found if self._with_edges else found | {"edges": found["edges"][:0]}
 
 
 def sample(
@@ -128,10 +131,13 @@ def _splitmix64(z: Array) -> Array:
 
 
 def _transposed(found: dict[str, Array]) -> dict[str, Array]:
-    """Rows of each column, ascending, and which edges they are."""
-    order = np.argsort(found["columns"], kind="stable").astype(np.int32)
-    rows = np.repeat(np.arange(len(found["indptr"]) - 1, dtype=np.int32), np.diff(found["indptr"]))
-    readers = np.bincount(found["columns"], minlength=len(found["nodes"]))
+    """Rows of each column, ascending, and which edges they are: of all layers but the first one computed."""
+    *_, before, num_columns, _ = (0, *found["num_nodes"])
+    num_rows = before if len(found["num_nodes"]) > 2 else 0
+    columns = found["columns"][: found["indptr"][num_rows]]
+    order = np.argsort(columns, kind="stable").astype(np.int32)
+    rows = np.repeat(np.arange(num_rows, dtype=np.int32), np.diff(found["indptr"][: num_rows + 1]))
+    readers = np.bincount(columns, minlength=num_columns)
     ends = np.concatenate(([0], np.cumsum(readers))).astype(np.int32)
     return {"column_ptr": ends, "rows": rows[order], "row_edges": order}
 
