@@ -1,6 +1,8 @@
 // One instruction set's kernels: this file is compiled once per set, THINWIRE_ISA naming it. Only switches live here.
 #include "kernels.h"
 
+#include <vector>
+
 #include "copy.h"
 #include "drop.h"
 #include "flat.h"
@@ -206,6 +208,40 @@ void row_variances(const float* x, int64_t begin, int64_t end, int64_t width, co
     }
 }
 
+void one_row(const uint8_t* row, int format, int64_t width, float* out) {
+    if (format == 32) return decode_copy<Single>(row, width, out);
+    return format == 16 ? decode_copy<Half>(row, width, out) : decode_copy<Brain>(row, width, out);
+}
+
+int64_t stored_bytes(int format, int64_t width) { return width * (format == 32 ? 4 : 2); }
+
+void take_rows(const uint8_t* table, int format, const int32_t* rows, const int32_t* places, int64_t begin, int64_t end,
+               int64_t width, float* out) {
+    const int64_t bytes = stored_bytes(format, width);
+    for (int64_t i = begin; i < end; ++i) {
+        if (i + ROWS_AHEAD < end) fetch_ahead(table + rows[i + ROWS_AHEAD] * bytes, bytes);
+        one_row(table + rows[i] * bytes, format, width, out + places[i] * width);
+    }
+}
+
+bool encode_taken(const uint8_t* table, int format, const int32_t* rows, int64_t begin, int64_t end, int64_t width,
+                  int bits, uint64_t seed, uint8_t* out) {
+    const int64_t bytes = stored_bytes(format, width), stride = packed_bytes(width, bits) + 4;
+    std::vector<float> row(width);
+    for (int64_t i = begin; i < end; ++i) {
+        if (i + ROWS_AHEAD < end) fetch_ahead(table + rows[i + ROWS_AHEAD] * bytes, bytes);
+        one_row(table + rows[i] * bytes, format, width, row.data());
+        if (!encode_one(row.data(), width, bits, row_key(seed, i), out + i * stride)) return false;
+    }
+    return true;
+}
+
+void decode_placed(const uint8_t* data, const int32_t* places, int64_t begin, int64_t end, int64_t width, int bits,
+                   float* out) {
+    const int64_t stride = packed_bytes(width, bits) + 4;
+    for (int64_t i = begin; i < end; ++i) decode_one(data + i * stride, width, bits, out + places[i] * width, false);
+}
+
 }  // namespace
 }  // namespace thinwire::THINWIRE_ISA
 
@@ -215,6 +251,7 @@ using namespace THINWIRE_ISA;
 const Kernels TW_JOIN(kernels_, THINWIRE_ISA) = {
     TW_TEXT(THINWIRE_ISA), encode_rows,       decode_rows, encode_format,  decode_format,  encode_scaled,
     decode_scaled,         largest_in,        sum_in,      encode_buckets, decode_buckets, collect,
-    count_low,             drop_rows,         row_variances, sum_neighbours, sum_readers,  gather_rows,
+    count_low,             drop_rows,         row_variances, sum_neighbours, sum_readers,    gather_rows,
+    take_rows,             encode_taken,      decode_placed,
 };
 }  // namespace thinwire

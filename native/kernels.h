@@ -57,9 +57,17 @@ struct Kernels {
     void (*sum_readers)(const int32_t* column_ptr, const int32_t* rows, const int32_t* row_edges, int64_t num_rows,
                         const float* weight, const float* scale, const float* grad, int64_t begin, int64_t end,
                         int64_t width, float* out);
-    // out[places[i]] = table[rows[i]] for i in [begin, end): rows of `bytes` bytes.
-    void (*gather_rows)(const uint8_t* table, const int32_t* rows, const int32_t* places, int64_t begin, int64_t end,
-                        int64_t bytes, uint8_t* out);
+    // For i in [begin, end), rows of a table in some format (as above): as they are, packed one after the other;
+    void (*gather_rows)(const uint8_t* table, const int32_t* rows, int64_t begin, int64_t end, int64_t bytes,
+                        uint8_t* out);
+    // in float32, to out[places[i]];
+    void (*take_rows)(const uint8_t* table, int format, const int32_t* rows, const int32_t* places, int64_t begin,
+                      int64_t end, int64_t width, float* out);
+    // quantized, as encode_rows does with these rows; and quantized rows to out[places[i]].
+    bool (*encode_taken)(const uint8_t* table, int format, const int32_t* rows, int64_t begin, int64_t end,
+                         int64_t width, int bits, uint64_t seed, uint8_t* out);
+    void (*decode_placed)(const uint8_t* data, const int32_t* places, int64_t begin, int64_t end, int64_t width,
+                          int bits, float* out);
 };
 
 // Randomness is counted in (row, column): a flat run is cut into rows of this many values.

@@ -60,11 +60,11 @@ inline void sum_readers(const int32_t* column_ptr, const int32_t* rows, const in
     }
 }
 
-inline void gather_rows(const uint8_t* table, const int32_t* rows, const int32_t* places, int64_t begin, int64_t end,
-                        int64_t bytes, uint8_t* out) {
+inline void gather_rows(const uint8_t* table, const int32_t* rows, int64_t begin, int64_t end, int64_t bytes,
+                        uint8_t* out) {
     for (int64_t i = begin; i < end; ++i) {
         if (i + ROWS_AHEAD < end) fetch_ahead(table + rows[i + ROWS_AHEAD] * bytes, bytes);
-        std::memcpy(out + places[i] * bytes, table + rows[i] * bytes, bytes);
+        std::memcpy(out + i * bytes, table + rows[i] * bytes, bytes);
     }
 }
 

@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -203,18 +204,68 @@ void sum_readers(Vector<int32_t> column_ptr, Vector<int32_t> rows, Vector<int32_
     });
 }
 
-void gather_rows(Matrix<const uint8_t> table, Vector<int32_t> rows, Vector<int32_t> places, Matrix<uint8_t> out) {
-    require(table.shape(1) == out.shape(1), "rows of the table and of out differ in bytes");
-    require(rows.size() == places.size(), "one place a row");
-    for (size_t i = 0; i < rows.size(); ++i) {
-        require(rows.data()[i] >= 0 && rows.data()[i] < (int64_t)table.shape(0), "a row is not in the table");
-        require(places.data()[i] >= 0 && places.data()[i] < (int64_t)out.shape(0), "a place is not in out");
-    }
+using Bytes = Matrix<const uint8_t>;
+
+void expect_rows(const Vector<int32_t>& rows, size_t below, const char* what) {
+    for (size_t i = 0; i < rows.size(); ++i)
+        require(rows.data()[i] >= 0 && (size_t)rows.data()[i] < below, what);
+}
+
+void expect_format(const Bytes& table, int format, size_t width) {
+    require(format == 32 || format == 16 || format == -16, "format is 32, 16 or -16");
+    require(table.shape(1) == width * (format == 32 ? 4 : 2), "rows of the table have another width");
+}
+
+void expect_bits(int bits, size_t given, size_t count, size_t width) {
+    require(bits == 1 || bits == 2 || bits == 4 || bits == 8, "bits are 1, 2, 4 or 8");
+    require(given == count * ((width * bits + 7) / 8 + 4), "another number of bytes than rows at these bits have");
+}
+
+void gather_rows(Bytes table, Vector<int32_t> rows, Matrix<uint8_t> out) {
+    require(table.shape(1) == out.shape(1) && rows.size() == out.shape(0), "out has another shape");
+    expect_rows(rows, table.shape(0), "a row is not in the table");
     const auto bytes = (int64_t)out.shape(1);
     nb::gil_scoped_release release;
-    // Places may repeat only in a caller's mistake; each part writes its own.
     parallel((int64_t)rows.size(), 1, grain_of(bytes / 4), [&](int, Range r) {
-        current_kernels().gather_rows(table.data(), rows.data(), places.data(), r.begin, r.end, bytes, out.data());
+        current_kernels().gather_rows(table.data(), rows.data(), r.begin, r.end, bytes, out.data());
+    });
+}
+
+void take_rows(Bytes table, int format, Vector<int32_t> rows, Vector<int32_t> places, Matrix<float> out) {
+    const auto width = (int64_t)out.shape(1);
+    expect_format(table, format, out.shape(1));
+    require(rows.size() == places.size(), "one place a row");
+    expect_rows(rows, table.shape(0), "a row is not in the table");
+    expect_rows(places, out.shape(0), "a place is not in out");
+    nb::gil_scoped_release release;
+    parallel((int64_t)rows.size(), 1, grain_of(width), [&](int, Range r) {
+        current_kernels().take_rows(table.data(), format, rows.data(), places.data(), r.begin, r.end, width, out.data());
+    });
+}
+
+bool encode_taken(Bytes table, int format, Vector<int32_t> rows, int bits, uint64_t seed,
+                  nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) {
+    const auto width = (int64_t)table.shape(1) / (format == 32 ? 4 : 2);
+    expect_format(table, format, (size_t)width);
+    expect_bits(bits, out.size(), rows.size(), (size_t)width);
+    expect_rows(rows, table.shape(0), "a row is not in the table");
+    std::atomic<bool> ok{true};
+    nb::gil_scoped_release release;
+    parallel((int64_t)rows.size(), 1, grain_of(width), [&](int, Range r) {
+        if (!current_kernels().encode_taken(table.data(), format, rows.data(), r.begin, r.end, width, bits, seed,
+                                            out.data()))
+            ok = false;
+    });
+    return ok;
+}
+
+void decode_placed(Vector<uint8_t> data, Vector<int32_t> places, int bits, Matrix<float> out) {
+    const auto width = (int64_t)out.shape(1);
+    expect_bits(bits, data.size(), places.size(), out.shape(1));
+    expect_rows(places, out.shape(0), "a place is not in out");
+    nb::gil_scoped_release release;
+    parallel((int64_t)places.size(), 1, grain_of(width), [&](int, Range r) {
+        current_kernels().decode_placed(data.data(), places.data(), r.begin, r.end, width, bits, out.data());
     });
 }
 
@@ -230,7 +281,10 @@ void bind_sampling(nb::module_& m) {
     m.def("sum_neighbours", &sum_neighbours, "indptr"_a, "columns"_a, "weight"_a.none(), "scale"_a.none(), "x"_a, "out"_a);
     m.def("sum_readers", &sum_readers, "column_ptr"_a, "rows"_a, "row_edges"_a, "weight"_a.none(), "scale"_a.none(),
           "grad"_a, "out"_a);
-    m.def("gather_rows", &gather_rows, "table"_a, "rows"_a, "places"_a, "out"_a);
+    m.def("gather_rows", &gather_rows, "table"_a, "rows"_a, "out"_a);
+    m.def("take_rows", &take_rows, "table"_a, "stored"_a, "rows"_a, "places"_a, "out"_a);
+    m.def("encode_taken", &encode_taken, "table"_a, "stored"_a, "rows"_a, "bits"_a, "seed"_a, "out"_a);
+    m.def("decode_placed", &decode_placed, "data"_a, "places"_a, "bits"_a, "out"_a);
 }
 
 }  // namespace thinwire

@@ -1,14 +1,18 @@
 """Sums over a batch's layers: native equals its twin, gradients are right, expectations are the whole graph's."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from tests.minibatch.made import random_topology, topology_of
+from thinwire.codecs import Uniform
 from thinwire.codecs.kernels import twins_only
 from thinwire.minibatch.batch import Layer, Sampled
-from thinwire.minibatch.kernels import gather, new_sampler
+from thinwire.minibatch.kernels import new_sampler
+from thinwire.minibatch.rows import RowFormat, take
 from thinwire.minibatch.topology import Array, Topology
 
 NONE = np.zeros(0, dtype=np.int64)
@@ -90,21 +94,42 @@ def test_layers_are_prefixes_and_edges_are_as_pyg_has_them() -> None:
     assert outer.edge_weight.tolist() == [4.0, 1.0, 2.0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_rows_are_gathered_to_their_places(dtype: torch.dtype) -> None:
-    table = torch.randn(50, 9).to(dtype)
-    rows = torch.tensor([3, 3, 49, 0], dtype=torch.int32)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rows", ["auto", "float32", "float16", "uniform:8", "uniform:4", "uniform:2", "uniform:1"])
+def test_rows_travel_to_their_places(dtype: torch.dtype, rows: str) -> None:
+    """Native and twins alike, bit for bit; as they are, or as the codec has them."""
+    table = torch.randn(50, 37).to(dtype)
+    wanted = torch.tensor([3, 3, 49, 0], dtype=torch.int32)
     places = torch.tensor([1, 0, 4, 2], dtype=torch.int32)
+    layout = RowFormat.of(rows, table)
     results = []
     for slowly in (False, True):
-        out = torch.zeros(5, 9, dtype=dtype)
-        if slowly:
-            with twins_only():
-                gather(table, rows, places, out)
-        else:
-            gather(table, rows, places, out)
-        results.append(out)
-    assert torch.equal(*results)
-    assert torch.equal(results[0][places.long()], table[rows.long()])
-    with pytest.raises(ValueError, match="not in the table"):
-        gather(table, torch.tensor([50], dtype=torch.int32), torch.tensor([0], dtype=torch.int32), results[0])
+        out = torch.zeros(5, 37)
+        with twins_only() if slowly else contextlib.nullcontext():
+            sent = layout.pack(table, wanted, seed=7)
+            assert len(sent) == layout.nbytes(4)
+            layout.unpack(sent, places, out)
+            again = torch.zeros(5, 37)
+            take(table, wanted, places, again)
+        results.append((sent, out, again))
+    for fast, slow in zip(*results, strict=True):
+        assert torch.equal(fast, slow)
+    chosen = table[wanted.long()].float()
+    if layout.bits:
+        codec = Uniform(layout.bits)
+        chosen = codec.decode(codec.encode(chosen, seed=7), chosen.shape, seed=7)
+    elif rows == "float16":
+        chosen = chosen.half().float()
+    assert torch.equal(results[0][1][places.long()], chosen)
+    assert torch.equal(results[0][2][places.long()], table[wanted.long()].float())
+
+
+def test_rows_that_are_not_there_are_refused() -> None:
+    table, one = torch.zeros(5, 4), torch.zeros(1, dtype=torch.int32)
+    for rows, places in ((one + 5, one), (one, one + 2), (one - 1, one)):
+        with pytest.raises(ValueError, match="is not in"):
+            take(table, rows, places, torch.zeros(2, 4))
+    with pytest.raises(ValueError, match="infinite"):
+        RowFormat.of("uniform:2", table).pack(table / 0, one, 0)
+    with pytest.raises(ValueError, match="give float32"):
+        RowFormat.of("auto", table.double())

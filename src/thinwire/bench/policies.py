@@ -54,7 +54,7 @@ def units(method: str, settings: Mapping[str, Any]) -> int:
 
 def step(door: Door, method: str, prepared: Touched, case: Case, seed: int) -> dict[str, Any]:
     question, times = prepared.question, prepared.times
-    best = worth(method, question)
+    best = times if method == "oracle" else worth(method, question)  # which knows just these
     topology = question.topology
     rows = []
     for alpha in ALPHAS:

@@ -173,7 +173,7 @@ class _Sum(torch.autograd.Function):
 class Batch:
     """Named as PyG's: seeds are the first `batch_size` vertices, and `y` is of them."""
 
-    x: Tensor  # [vertices, D]
+    x: Tensor  # float32 [vertices, D]
     y: Tensor
     n_id: Tensor  # int64: their numbers in the shards' numbering
     batch_size: int

@@ -67,5 +67,5 @@ def sampled(
     """
     model.eval()
     loader = Loader(shard, door, plan, topology, seeds=seeds, shuffled=False, channel=CHANNEL)
-    out = [layers.forward(model, batch.x.float(), batch.layers) for batch in loader]
+    out = [layers.forward(model, batch.x, batch.layers) for batch in loader]
     return seeds[door.rank], torch.cat(out)

@@ -36,7 +36,10 @@ class Kernels(Protocol):
         grad: Tensor,
         out: Tensor,
     ) -> None: ...
-    def gather_rows(self, table: Tensor, rows: Tensor, places: Tensor, out: Tensor) -> None: ...
+    def gather_rows(self, table: Tensor, rows: Tensor, out: Tensor) -> None: ...
+    def take_rows(self, table: Tensor, stored: int, rows: Tensor, places: Tensor, out: Tensor) -> None: ...
+    def encode_taken(self, table: Tensor, stored: int, rows: Tensor, bits: int, seed: int, out: Tensor) -> bool: ...
+    def decode_placed(self, data: Tensor, places: Tensor, bits: int, out: Tensor) -> None: ...
 
 
 def kernels_of(x: Tensor) -> Kernels:
@@ -66,12 +69,3 @@ def new_sampler(
     given = (np.ascontiguousarray(indptr, dtype=np.int64), np.ascontiguousarray(indices))
     held = (np.ascontiguousarray(starts, dtype=np.int64), rank, np.ascontiguousarray(cached, dtype=np.int64))
     return cast(AnySampler, made.Sampler(*given, *held, list(fanouts), with_edges, threads, ahead))
-
-
-def gather(table: Tensor, rows: Tensor, places: Tensor, out: Tensor) -> None:
-    """out[places[i]] = table[rows[i]], rows of any type."""
-    if not len(rows) or not table.shape[1]:
-        return
-    flat = (part.view(torch.uint8).view(len(part), -1) for part in (table, out))
-    source, target = flat
-    kernels_of(table).gather_rows(source, rows, places, target)

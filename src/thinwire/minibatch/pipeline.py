@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from thinwire.codecs import seed_from
+from thinwire.codecs.kernels import empty
 from thinwire.links import Door, Transfer
 from thinwire.minibatch.batch import Sampled
 from thinwire.minibatch.cache import Cache
-from thinwire.minibatch.rows import RowFormat
+from thinwire.minibatch.rows import RowFormat, take
 
 # A message of ids begins with how many the next one has.
 HEADER = 2  # int32
@@ -104,11 +105,10 @@ class Pipeline:
         assert batch.rows is not None
         self._door.step = batch.number
         of = batch.sampled
-        x = torch.empty(len(of.nodes), self._rows.width, dtype=self._rows.dtype, device=self._x.device)
-        self._rows.take(self._x, of.own_rows, of.own_at, x)
-        self._rows.take(self._cache.x, of.cached_rows, of.cached_at, x)
+        x = empty((len(of.nodes), self._rows.width), torch.float32, self._x.device)
+        take(self._x, of.own_rows, of.own_at, x)
+        take(self._cache.x, of.cached_rows, of.cached_at, x)
         places = of.wanted_at.split(list(of.wanted_from))
         for part, at in zip(batch.rows.wait(), places, strict=True):
-            if len(at):
-                self._rows.unpack(part, at, x, 0)
+            self._rows.unpack(part, at, x)
         return of, x

@@ -60,9 +60,13 @@ class Run(run.Run):
 
     def _learn(self, batch: Batch) -> float:
         # Dropout is a matter of the batch, resumed or not.
-        torch.manual_seed(seed_from(self.job.plan.seed, batch.epoch, batch.step, self.door.rank))
+        # (torch.manual_seed takes milliseconds: it notes where it was called from, for devices that are not there.)
+        seed = seed_from(self.job.plan.seed, batch.epoch, batch.step, self.door.rank)
+        torch.default_generator.manual_seed(seed)
+        if batch.x.is_cuda:
+            torch.cuda.manual_seed(seed)
         self.optimizer.zero_grad()
-        out = layers.forward(self.model, batch.x.float(), batch.layers)
+        out = layers.forward(self.model, batch.x, batch.layers)
         y = batch.y.float() if batch.y.ndim == 2 else batch.y.long()
         total = score.loss_sum(out, y)
         (total / batch.total).backward()

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from thinwire.codecs.twins import decode_uniform, encode_uniform
+
 Array = np.ndarray[Any, np.dtype[Any]]
 PICK_BITS = np.uint64(20)
 
@@ -197,6 +199,26 @@ def _add_scaled(
     out.zero_().index_add_(0, places, by[:, None] * x)
 
 
-def gather_rows(table: Tensor, rows: Tensor, places: Tensor, out: Tensor) -> None:
-    """out[places[i]] = table[rows[i]]."""
-    out[places.long()] = table[rows.long()]
+FORMATS = {32: torch.float32, 16: torch.float16, -16: torch.bfloat16}
+
+
+def gather_rows(table: Tensor, rows: Tensor, out: Tensor) -> None:
+    """out[i] = table[rows[i]], as bytes."""
+    out.copy_(table[rows.long()])
+
+
+def take_rows(table: Tensor, stored: int, rows: Tensor, places: Tensor, out: Tensor) -> None:
+    """out[places[i]] = table[rows[i]], in float32."""
+    out[places.long()] = table[rows.long()].view(FORMATS[stored]).float()
+
+
+def encode_taken(table: Tensor, stored: int, rows: Tensor, bits: int, seed: int, out: Tensor) -> bool:
+    """What encode_uniform makes of table[rows]."""
+    return encode_uniform(table[rows.long()].view(FORMATS[stored]).float(), bits, seed, out)
+
+
+def decode_placed(data: Tensor, places: Tensor, bits: int, out: Tensor) -> None:
+    """out[places[i]] = row i of what decode_uniform makes of the data."""
+    rows = out.new_empty(len(places), out.shape[1])
+    decode_uniform(data, bits, rows)
+    out[places.long()] = rows
