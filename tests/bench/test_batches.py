@@ -1,0 +1,17 @@
+"""`bench batches` on a small graph: everything is compared on the same batches, and models agree."""
+
+from thinwire.bench import batches
+
+
+def test_samplers_and_models_side_by_side() -> None:
+    told: list[float] = []
+    found = batches.run(num_nodes=8000, num_edges=40_000, repeats=1, on_progress=lambda share, what: told.append(share))
+    rows = {(row.what, row.method): row for row in found.rows}
+    assert {"thinwire", "numpy"} <= {method for what, method in rows if what == "sampling"}
+    assert [method for what, method in rows if what == "computation"] == ["thinwire", "PyG", "PyG, trimmed"]
+    assert all(row.seconds > 0 and row.edges_per_s > 0 for row in found.rows)
+    assert rows["sampling", "thinwire"].ratio == rows["computation", "thinwire"].ratio == 1.0
+    assert told == sorted(told)
+    content = found.to_json()
+    assert content["num_nodes"] == 8000
+    assert len(content["rows"]) == len(found.rows)
