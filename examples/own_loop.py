@@ -35,7 +35,9 @@ def train(member: Member, folder: Path) -> float:
             for batch in loader:
                 optimizer.zero_grad()
                 out = model(batch.x, batch.layers)
-                loss = torch.nn.functional.cross_entropy(out, batch.y.long())
+                # The mean over all ranks' seeds, of which DDP takes the mean over ranks; a batch may be empty.
+                share = member.world_size / batch.total
+                loss = torch.nn.functional.cross_entropy(out, batch.y.long(), reduction="sum") * share
                 loss.backward()
                 optimizer.step()
     return loss.item()

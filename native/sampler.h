@@ -84,6 +84,7 @@ class Sampler {
                                                        (int64_t)own.todo.seeds.size(), fanouts_, with_edges_, own.todo.seed, scratch));
             } catch (...) {
                 error = std::current_exception();
+                scratch = Scratch<Id>{};  // whatever it was left in
             }
             lock.lock();
             own.batch = std::move(batch);

@@ -92,7 +92,7 @@ def test_train_compares_what_it_sent_with_float32(tmp_path: Path) -> None:
 
 def test_mistakes_are_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in [
-        (("bench", "codecs"), "there is no case 'codecs'; give codec or a case file"),
+        (("bench", "codecs"), "there is no case 'codecs'; give codec, batches or a case file"),
         (("bench",), "which case?"),
         (("partition", "cora", "--out", str(tmp_path / "x")), "no file, folder or data set 'cora'"),
         (("partition", "synthetic", "--parts", "0", "--out", str(tmp_path / "x")), "parts is 0; give 1 or more"),

@@ -52,6 +52,18 @@ def test_sums_and_their_gradients_equal_the_twins(kind: str) -> None:
             torch.testing.assert_close(results[0][1][: layer.num_sources], dense.T @ pull, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("fanouts", [(-1,), (-1, -1), (2,)])
+def test_gradients_of_the_first_layer_where_the_last_hop_finds_nobody_new(fanouts: tuple[int, ...]) -> None:
+    topology = random_topology(3, 40, 300)
+    sampled, layers = layers_of(topology, np.arange(40), fanouts)
+    assert len(sampled.nodes) == 40
+    x = torch.randn(40, 3, requires_grad=True)
+    pull = torch.randn(layers[0].num_targets, 3)
+    (layers[0].mean(x) * pull).sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, dense_of(layers[0], "mean").T @ pull, rtol=1e-5, atol=1e-5)
+
+
 def dense_of(layer: Layer, kind: str) -> Tensor:
     """By asking for every source's part."""
     return getattr(layer, kind)(torch.eye(layer.num_sources))

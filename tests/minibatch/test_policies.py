@@ -82,6 +82,16 @@ def test_every_seed_once_an_epoch_and_equally_many_steps() -> None:
     assert in_order.order(5).tolist() == members[1].tolist()
 
 
+def test_a_rank_with_fewer_seeds_than_steps_is_foretold_what_it_will_fetch() -> None:
+    topology = random_topology(6, 600, 6000, parts=2)
+    members = [topology.members(0, 0), topology.members(1, 0)[:3]]
+    question = Question(topology, schedule_of(members, 1, 10, 5), (3, 3), epochs=40)
+    assert question.schedule.steps == 30
+    times = question.touched(range(40))
+    times[topology.starts[1] :] = 0
+    assert rows_of(question, np.zeros(0, dtype=np.int64)) == pytest.approx(times.sum() / 40, rel=0.1)
+
+
 def test_traffic_of_rows() -> None:
     halves = RowFormat.of("auto", torch.zeros(1, 10, dtype=torch.float16))
     assert traffic([5.0, 7.0], 3, halves).feature_bytes == 12 * (20 + 4) + 3 * 2 * 8

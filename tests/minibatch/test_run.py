@@ -17,6 +17,7 @@ from tests.minibatch import work
 from thinwire import graphs, launch
 from thinwire.minibatch import Plan
 from thinwire.training.job import Job
+from thinwire.training.models import build
 
 DATA = "synthetic:nodes=1200,degree=8,classes=5,features=12"
 PLAN = Plan(batch=40, fanouts=(4, 3), cache=0.0)
@@ -137,11 +138,30 @@ def test_uneven_parts_empty_peers_and_a_rank_without_seeds(tmp_path: Path) -> No
     split = np.where(parts == 2, graphs.TEST, graph.split).astype(np.uint8)
     graph = replace(graph, edge_index=graph.edge_index[:, apart], split=split)
     graphs.write_shards(tmp_path / "shards", graphs.split(graph, parts, 3))
-    for model in ("sage", "gat"):
+    for model in ("sage", "gat"):  # with fewer seeds than steps on rank 1
         job = replace(JOB, plan=Plan(batch=16, fanouts=(3, 3), cache=0.1), model=model)
         ranks = launch.run(work.jobs, str(tmp_path / "shards"), [job], workers=3)
         losses, _ = work.in_one(tmp_path / "shards", job)
         np.testing.assert_allclose(ranks[2][0].losses, losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_edge_weights_and_several_labels_a_node(workers: int, tmp_path: Path) -> None:
+    """Trained on shards, evaluated exactly: the same as PyG says of the whole graph by these weights."""
+    graph = graphs.load("synthetic:nodes=300,degree=6,classes=4,features=5,multilabel=true")
+    weights = np.random.default_rng(0).uniform(0.2, 2.0, graph.num_edges).astype(np.float32)
+    graph = replace(graph, edge_weight=weights)
+    parts = np.arange(300) * workers // 300
+    graphs.write_shards(tmp_path / "shards", graphs.split(graph, parts, workers))
+    job = replace(planned(batch=32), model="gcn")
+    ranks = launch.run(work.jobs, str(tmp_path / "shards"), [job], workers=workers)
+    model = build(job, num_features=5, num_classes=4).eval()
+    model.load_state_dict(ranks[0][0].weights)
+    edges = torch.from_numpy(graph.edge_index).long()
+    whole = model(torch.from_numpy(graph.x).float(), edges, torch.from_numpy(weights)).detach()
+    for (found,) in ranks:
+        torch.testing.assert_close(found.out, whole[found.original_ids], rtol=1e-4, atol=1e-4)
+        assert found.losses[-1] < found.losses[0]
 
 
 def test_inference_exact_and_sampled(folder: Path) -> None:
@@ -169,7 +189,8 @@ def test_a_killed_rank_is_named_with_stage_and_batch(folder: Path, tmp_path: Pat
         assert "step" in told
 
 
-def test_killed_and_resumed_the_losses_are_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", ["auto", "uniform:4"])
+def test_killed_and_resumed_the_losses_are_the_same_bits(rows: str, tmp_path: Path) -> None:
     options = [
         "--method",
         "salient",
@@ -184,7 +205,7 @@ def test_killed_and_resumed_the_losses_are_the_same_bits(tmp_path: Path) -> None
         "--epochs",
         "8",
     ]
-    options += ["--checkpoint-every", "2", "--dropout", "0.3"]
+    options += ["--checkpoint-every", "2", "--dropout", "0.3", "--rows", rows]
     subprocess.run([*THINWIRE, "train", *options, "--json", str(tmp_path / "whole.json")], check=True, timeout=120)
     out = tmp_path / "run"
     command = [*THINWIRE, "train", *options, "--out", str(out)]

@@ -58,7 +58,7 @@ def test_all_neighbours_large_batches_and_no_seeds() -> None:
     assert vip(topology, np.array([0]), batch=1, fanouts=(5,)).tolist() == [0, 1, 1, 0, 0]
     assert not vip(topology, np.array([], dtype=np.int64), batch=4, fanouts=(2, 2)).any()
     for wrong, told in (
-        ({"batch": 0, "fanouts": (1,)}, "give 1 or more"),
+        ({"batch": 0, "fanouts": (1,)}, "more than 0"),
         ({"batch": 1, "fanouts": (0,)}, "-1 for all"),
     ):
         with pytest.raises(ValueError, match=told):

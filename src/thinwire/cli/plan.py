@@ -1,5 +1,6 @@
 """`thinwire plan`."""
 
+import math
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +133,7 @@ class Plan:
             alphas = [float(word) for word in self.caches.split(",")]
         except ValueError:
             alphas = [-1.0]
-        if not all(alpha >= 0 for alpha in alphas):
+        if not all(0 <= alpha < math.inf for alpha in alphas):
             raise ValueError(f"--caches {self.caches}; give replication factors, like 0,0.1,0.5")
         return alphas
 

@@ -56,6 +56,7 @@ class Layer:
         hops = len(sampled.num_nodes) - 1
         self.num_targets = sampled.num_nodes[hops - 1 - number]
         self.num_sources = sampled.num_nodes[hops - number]
+        self._number = number
         self._sampled = sampled
         self._topology = topology
 
@@ -91,7 +92,7 @@ class Layer:
     def transposed(self) -> tuple[Tensor, Tensor, Tensor]:
         """Where each source's targets begin, these, and which edges they are. The sampler made it but for layer 0."""
         of = self._sampled
-        if len(of.column_ptr) > self.num_sources:
+        if self._number > 0:
             return of.column_ptr[: self.num_sources + 1], of.rows, of.row_edges
         order = torch.argsort(self.columns, stable=True)
         starts = torch.zeros(self.num_sources + 1, dtype=torch.int32, device=order.device)

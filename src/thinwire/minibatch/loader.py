@@ -72,7 +72,8 @@ class Loader:
     def batches(self, first: int, epochs: int) -> Iterator[Batch]:
         """Of so many epochs, from this one on."""
         steps = itertools.product(range(first, first + epochs), range(self.schedule.steps))
-        for (epoch, step), (sampled, x) in zip(steps, self._pipeline.run(self._sampled(first, epochs)), strict=True):
+        ready = self._pipeline.run(self._sampled(first, epochs), first * self.schedule.steps)
+        for (epoch, step), (sampled, x) in zip(steps, ready, strict=True):
             count = sampled.num_nodes[0]
             layers = tuple(Layer(sampled, self.topology, number) for number in range(len(self.plan.fanouts)))
             hops = np.diff(sampled.num_nodes, prepend=0)
@@ -91,7 +92,7 @@ class Loader:
             plan.fanouts,
             with_edges=topology.edge_weight is not None,
             threads=plan.threads,
-            ahead=AHEAD,
+            ahead=AHEAD + plan.threads,
         )
         for epoch in range(first, first + epochs):
             sampler.add(self.schedule.order(epoch), self.schedule.ends(), self.schedule.keys(epoch))

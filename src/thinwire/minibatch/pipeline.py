@@ -52,15 +52,14 @@ class Pipeline:
         self._asked: list[int] = []  # how many ids the next message of each rank has
         self.rows_wanted = 0  # of other ranks, so far
 
-    def run(self, batches: Iterator[Sampled]) -> Iterator[tuple[Sampled, Tensor]]:
-        """Each with its features. Ranks must have equally many."""
+    def run(self, batches: Iterator[Sampled], number: int = 0) -> Iterator[tuple[Sampled, Tensor]]:
+        """Each with its features. Ranks must have equally many. `number` is the first one's, of all there will be."""
         asked: deque[_Underway] = deque()
         answered: deque[_Underway] = deque()
         following = next(batches, None)
         if following is not None:
             told = self._door.told(torch.tensor(following.wanted_from), channel=f"{self._channel}.sizes")
             self._asked = told[:, self._door.rank].tolist()
-        number = 0
         while following is not None or asked or answered:
             if asked:
                 answered.append(self._answer(asked.popleft()))

@@ -1,5 +1,6 @@
 """What a run of minibatch training obeys. Pure."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -37,7 +38,7 @@ class Plan:
         for fanout in self.fanouts:
             if fanout != -1 and not 1 <= fanout <= MOST_FANOUT:
                 raise ValueError(f"fan-out {fanout}; give 1 to {MOST_FANOUT}, or -1 for all neighbours")
-        if not self.cache >= 0:
+        if not 0 <= self.cache < math.inf:
             raise ValueError(f"cache is {self.cache}; give 0 (none) or more: 1 holds as many rows again as a part has")
         _expect("cache_policy", self.cache_policy, POLICIES)
         _expect("rows", self.rows, ROWS)

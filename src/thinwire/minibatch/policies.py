@@ -41,7 +41,9 @@ class Question:
     def touched(self, epochs: Sequence[int]) -> Array:
         """In how many batches of these epochs each vertex is: float64 [N]."""
         held = (self.topology.starts, self.schedule.rank, np.zeros(0, dtype=np.int64))
-        sampler = new_sampler(self.topology.indptr, self.topology.indices, *held, self.fanouts, threads=self.threads)
+        sampler = new_sampler(
+            self.topology.indptr, self.topology.indices, *held, self.fanouts, with_edges=False, threads=self.threads
+        )
         found = np.zeros(self.topology.num_nodes)
         for epoch in epochs:
             sampler.add(self.schedule.order(epoch), self.schedule.ends(), self.schedule.keys(epoch))

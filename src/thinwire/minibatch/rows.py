@@ -12,6 +12,7 @@ from thinwire.codecs import Uniform
 from thinwire.minibatch.kernels import kernels_of
 
 FORMATS = {torch.float32: 32, torch.float16: 16, torch.bfloat16: -16}
+HALF_MOST = torch.finfo(torch.float16).max
 SENT = {"float32": torch.float32, "float16": torch.float16}
 
 
@@ -28,6 +29,10 @@ class RowFormat:
         """A plan's choice for features that are stored so."""
         if features.dtype not in FORMATS:
             raise ValueError(f"features are {features.dtype}; give float32, float16 or bfloat16")
+        if SENT.get(rows) == torch.float16 != features.dtype and features.numel() and features.abs().max() > HALF_MOST:
+            raise ValueError(
+                f"rows is float16, which holds no more than {HALF_MOST:,.0f}; send them as they are stored"
+            )
         bits = int(rows.removeprefix("uniform:")) if rows.startswith("uniform:") else 0
         return RowFormat(features.shape[1], SENT.get(rows, features.dtype), bits)
 

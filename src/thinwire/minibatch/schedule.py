@@ -36,7 +36,7 @@ class Schedule:
     @property
     def mean_batch(self) -> float:
         """What a seed's chance to be in a batch is counted by."""
-        return max(1.0, len(self.seeds) / self.steps)
+        return len(self.seeds) / self.steps
 
     def total(self, step: int) -> int:
         """Seeds of all ranks in this step."""

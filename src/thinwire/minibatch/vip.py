@@ -31,8 +31,8 @@ def vip(
     `with_seeds`: also as a seed itself (hop 0), which is what a part's own vertices are ordered by. `expands_again`:
     for samplers that draw neighbours anew of a vertex that an earlier hop has found already; ours does not.
     """
-    if batch < 1:
-        raise ValueError(f"batch is {batch}; give 1 or more")
+    if len(seeds) and not batch > 0:
+        raise ValueError(f"batch is {batch}; give how many seeds it has in the mean, more than 0")
     for fanout in fanouts:
         if fanout < 1 and fanout != -1:
             raise ValueError(f"fan-out {fanout}; give 1 or more, or -1 for all neighbours")

@@ -166,7 +166,8 @@ class Run(ABC):
     def result(self) -> dict[str, Any]:
         peak = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         peaks = self.sum_over_ranks([peak * (rank == self.door.rank) for rank in range(self.door.world_size)])
-        rows = self.rows[1:] or self.rows  # the first epoch may also fetch what later ones have
+        # The first epoch may also fetch what later ones have, and where there is a pipeline the last one less.
+        rows = self.rows[1:-1] or self.rows[1:] or self.rows
 
         def median(name: str) -> float | None:
             return statistics.median(row[name] for row in rows) if rows else None
