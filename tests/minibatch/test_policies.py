@@ -14,8 +14,7 @@ from thinwire.minibatch.topology import Topology
 
 
 def question_of(topology: Topology, rank: int = 0, *, batch: int = 8, fanouts: tuple[int, ...] = (4, 3)) -> Question:
-    members = [topology.members(part, 0) for part in range(topology.num_parts)]
-    members = [part[: len(part) // 4] for part in members]
+    members = [part[: len(part) // 4] for part in topology.members(0)]
     return Question(topology, schedule_of(members, rank, batch, 7), fanouts, epochs=12)
 
 
@@ -84,7 +83,8 @@ def test_every_seed_once_an_epoch_and_equally_many_steps() -> None:
 
 def test_a_rank_with_fewer_seeds_than_steps_is_foretold_what_it_will_fetch() -> None:
     topology = random_topology(6, 600, 6000, parts=2)
-    members = [topology.members(0, 0), topology.members(1, 0)[:3]]
+    first, second = topology.members(0)
+    members = [first, second[:3]]
     question = Question(topology, schedule_of(members, 1, 10, 5), (3, 3), epochs=40)
     assert question.schedule.steps == 30
     times = question.touched(range(40))

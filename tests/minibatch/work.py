@@ -75,7 +75,7 @@ def in_one(folder: Path, job: Job[Plan]) -> tuple[list[float], dict[str, Tensor]
     x = torch.cat([shard.x for shard in shards]).float()
     model = build(job, num_features=x.shape[1], num_classes=shards[0].num_classes)
     optimizer = torch.optim.Adam(model.parameters(), lr=job.lr)
-    members = [topology.members(part, TRAIN) for part in range(topology.num_parts)]
+    members = topology.members(TRAIN)
     plan = job.plan
     schedules = [schedule_of(members, rank, plan.batch, plan.seed) for rank in range(len(members))]
     none = np.zeros(0, dtype=np.int64)

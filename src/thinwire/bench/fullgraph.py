@@ -15,6 +15,7 @@ from thinwire import graphs
 from thinwire.bench import methods
 from thinwire.bench.case import Case
 from thinwire.bench.free import FreeDoor
+from thinwire.bench.turns import Turns
 from thinwire.links import Door
 
 MORE = {"turn": int, "float32_turn": int}
@@ -33,7 +34,7 @@ def set_up(case: Case, folder: Path) -> None:
     graphs.prepare(str(case.settings.get("data", "synthetic")), settings, folder / "shards")
 
 
-def prepare(door: Door, case: Case, folder: Path) -> dict[str, "Turns"]:
+def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:
     shard = graphs.read_shard(folder / "shards", door.rank)
     manifest = graphs.read_manifest(folder / "shards")
     made = {}
@@ -50,33 +51,20 @@ def units(method: str, settings: Mapping[str, Any]) -> int:
     return int(settings.get("float32_turn" if thick else "turn", settings.get("turn", 10)))
 
 
-def step(door: Door, method: str, prepared: dict[str, "Turns"], case: Case, seed: int) -> dict[str, Any]:
-    return prepared[method].take(units(method, case.settings))
-
-
-class Turns:
-    """A method's run, some epochs at a time."""
-
-    def __init__(self, run: Any) -> None:
-        self._run = run
-        self._epoch = 0
-
-    def take(self, epochs: int) -> dict[str, Any]:
-        records = self._run.places.assigner.records
-        before = len(records)
-        for _ in range(epochs):
-            self._run.step(self._epoch)
-            self._epoch += 1
-        self._run.settle()
-        if not records:
-            return {}
-        facts: dict[str, Any] = {
-            "assign_s": sum(record["assign_s"] + record["trace_s"] for record in records[before:]) / epochs
-        }
-        if before:
-            in_force = records[before - 1]
-            facts |= {"predicted_s": in_force["predicted_epoch_s"], "bytes_by_rank": _by_rank(in_force)}
-        return facts
+def step(door: Door, method: str, prepared: dict[str, Any], case: Case, seed: int) -> dict[str, Any]:
+    turns, epochs = prepared[method], units(method, case.settings)
+    records = turns.run.places.assigner.records
+    before = len(records)
+    turns.take(epochs)
+    if not records:
+        return {}
+    facts: dict[str, Any] = {
+        "assign_s": sum(record["assign_s"] + record["trace_s"] for record in records[before:]) / epochs
+    }
+    if before:
+        in_force = records[before - 1]
+        facts |= {"predicted_s": in_force["predicted_epoch_s"], "bytes_by_rank": _by_rank(in_force)}
+    return facts
 
 
 def _by_rank(record: Mapping[str, Any]) -> list[int]:

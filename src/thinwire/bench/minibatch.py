@@ -12,6 +12,7 @@ from thinwire import graphs
 from thinwire.bench import methods
 from thinwire.bench.case import Case
 from thinwire.bench.fullgraph import set_up
+from thinwire.bench.turns import Turns
 from thinwire.links import Door
 
 __all__ = ["LIMIT", "check", "prepare", "set_up", "step", "summary", "units"]
@@ -27,7 +28,7 @@ def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:
             raise ValueError(f"{name!r} samples no batches; give {methods.SALIENT} or {methods.REPLICATED}")
 
 
-def prepare(door: Door, case: Case, folder: Path) -> dict[str, "Turns"]:
+def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:
     shard = graphs.read_shard(folder / "shards", door.rank)
     manifest = graphs.read_manifest(folder / "shards")
     jobs = {method: methods.job_of(method, case.settings, case.seed) for method in case.methods}
@@ -38,26 +39,12 @@ def units(method: str, settings: Mapping[str, Any]) -> int:
     return int(settings.get("turn", 1))
 
 
-def step(door: Door, method: str, prepared: dict[str, "Turns"], case: Case, seed: int) -> dict[str, Any]:
-    return prepared[method].take(units(method, case.settings))
-
-
-class Turns:
-    """A method's run, some epochs at a time."""
-
-    def __init__(self, run: Any) -> None:
-        self._run = run
-        self._epoch = 0
-
-    def take(self, epochs: int) -> dict[str, Any]:
-        run = self._run
-        run.horizon = self._epoch + epochs
-        before = run.loader.rows_wanted
-        for _ in range(epochs):
-            run.step(self._epoch)
-            self._epoch += 1
-        rows = run.sum_over_ranks([float(run.loader.rows_wanted - before)])[0] / epochs
-        return {"remote_rows": rows, "predicted": run.predicted}
+def step(door: Door, method: str, prepared: dict[str, Any], case: Case, seed: int) -> dict[str, Any]:
+    turns, epochs = prepared[method], units(method, case.settings)
+    before = turns.run.loader.rows_wanted
+    turns.take(epochs)
+    rows = turns.run.sum_over_ranks([float(turns.run.loader.rows_wanted - before)])[0] / epochs
+    return {"remote_rows": rows, "predicted": turns.run.predicted}
 
 
 def summary(case: Case, method: str, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:

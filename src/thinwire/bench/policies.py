@@ -40,8 +40,7 @@ class Touched:
 def prepare(door: Door, case: Case, folder: Path) -> Touched:
     job = methods.job_of(methods.SALIENT, case.settings, case.seed)
     topology = Topology.read(folder / "shards")
-    members = [topology.members(part, TRAIN) for part in range(topology.num_parts)]
-    schedule = schedule_of(members, door.rank, job.plan.batch, job.plan.seed)
+    schedule = schedule_of(topology.members(TRAIN), door.rank, job.plan.batch, job.plan.seed)
     question = Question(topology, schedule, job.plan.fanouts, job.epochs, job.plan.threads)
     times = question.touched(range(job.epochs))
     times[topology.starts[door.rank] : topology.starts[door.rank + 1]] = 0.0

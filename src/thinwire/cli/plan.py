@@ -11,7 +11,7 @@ from rich.console import Console
 
 from thinwire import artifacts, graphs, minibatch
 from thinwire.cli import tables
-from thinwire.cli.train import FANOUTS, Rows
+from thinwire.cli.train import Rows
 from thinwire.minibatch import predict
 from thinwire.minibatch.policies import Question, capacity, choose, worth
 from thinwire.minibatch.rows import RowFormat
@@ -91,13 +91,13 @@ class Plan:
         shard = graphs.read_shard(folder, 0)
         row_format = RowFormat.of(plan.rows, shard.x)
         n = topology.num_parts
-        members = [topology.members(part, graphs.TRAIN) for part in range(n)]
+        members = topology.members(graphs.TRAIN)
         questions = [
             Question(topology, schedule_of(members, part, plan.batch, plan.seed), plan.fanouts, 1) for part in range(n)
         ]
         steps = questions[0].schedule.steps
         gradients = n * steps * self._gradient_bytes(plan, shard, n)
-        largest = max(len(range(*topology.starts[part : part + 2])) for part in range(n))
+        largest = int(max(topology.starts[1:] - topology.starts[:-1]))
         found = []
         for policy in self.policies.split(","):
             best = [worth(policy, question) for question in questions]
@@ -138,7 +138,5 @@ class Plan:
         return alphas
 
     def _plan(self) -> minibatch.Plan:
-        fanouts = minibatch.Plan.parse_fanouts(self.fanouts) if self.fanouts else FANOUTS[: self.layers]
-        if len(fanouts) != self.layers:
-            raise ValueError(f"--layers {self.layers}, fan-outs {fanouts}; give a fan-out for each layer, like 15,10,5")
+        fanouts = minibatch.Plan.fanouts_for(self.layers, self.fanouts)
         return minibatch.Plan(batch=self.batch, fanouts=fanouts, rows=self.rows, seed=self.seed)

@@ -21,8 +21,6 @@ from thinwire.training.job import Job
 Method = Literal["exact", "pipe", "sylvie", "adaqp", "salient"]
 Policy = Literal["vip", "degree", "halo", "paths", "simulation", "oracle", "none"]
 Rows = Literal["auto", "float32", "float16", "uniform:8", "uniform:4", "uniform:2", "uniform:1"]
-# From the seeds outwards; a model of fewer layers has the first ones.
-FANOUTS = (15, 10, 5)
 
 
 @dataclass
@@ -161,7 +159,7 @@ class Train:
         if console.quiet:  # one rank of many: the first one tells
             return
         console.print(tables.trained(result, other))
-        if result["assigned"]:
+        if result.get("assigned"):
             console.print(tables.assigned(result["assigned"]))
         if self.out is not None:
             console.print(f"kept in {self.out}: plan, events, checkpoints, predictions", highlight=False)
@@ -230,13 +228,9 @@ class Train:
         )
 
     def _sampling_plan(self) -> minibatch.Plan:
-        fanouts = minibatch.Plan.parse_fanouts(self.fanouts) if self.fanouts else FANOUTS[: self.layers]
-        if len(fanouts) != self.layers:
-            given = f"--fanouts {self.fanouts}" if self.fanouts else "no --fanouts"
-            raise ValueError(f"--layers {self.layers} and {given}; give a fan-out for each layer, like 15,10,5")
         return minibatch.Plan(
             batch=self.batch,
-            fanouts=fanouts,
+            fanouts=minibatch.Plan.fanouts_for(self.layers, self.fanouts),
             cache=self.cache,
             cache_policy=self.cache_policy,
             rows=self.rows,

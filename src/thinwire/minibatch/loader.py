@@ -44,7 +44,7 @@ class Loader:
     ) -> None:
         if topology.num_parts != door.world_size:
             raise ValueError(f"the topology has {topology.num_parts} parts, there are {door.world_size} ranks")
-        members = [topology.members(part, TRAIN) for part in range(topology.num_parts)] if seeds is None else seeds
+        members = topology.members(TRAIN) if seeds is None else seeds
         self.plan = plan
         self.topology = topology
         self.schedule = schedule_of(members, door.rank, plan.batch, plan.seed, shuffled=shuffled)

@@ -48,6 +48,15 @@ class Plan:
             raise ValueError(f"threads is {self.threads}; give 1 or more")
 
     @staticmethod
+    def fanouts_for(layers: int, text: str = "") -> tuple[int, ...]:
+        """One for each layer: from "15,10,5", or where nothing is said the first ones of the default."""
+        fanouts = Plan.parse_fanouts(text) if text else Plan.fanouts[:layers]
+        if len(fanouts) != layers:
+            given = ",".join(map(str, fanouts))
+            raise ValueError(f"{layers} layers and fan-outs {given}; give a fan-out for each layer, like 15,10,5")
+        return fanouts
+
+    @staticmethod
     def parse_fanouts(text: str) -> tuple[int, ...]:
         """From "15,10,5"."""
         try:

@@ -42,7 +42,6 @@ class Run(run.Run):
         self.topology = topology
         GradientSum(model.parameters(), door)
         self.loader = Loader(shard, door, job.plan, topology, epochs=job.epochs)
-        self.horizon = job.epochs  # batches are fetched ahead up to this epoch
         self._batches: Iterator[Batch] = iter(())
         self._next = -1  # the epoch that they go on with
         self._wanted = 0
@@ -92,7 +91,7 @@ class Run(run.Run):
         return {"predicted": self.predicted}
 
     def result(self) -> dict[str, Any]:
-        return {**super().result(), "predicted": self.predicted, "messages": [], "assigned": None}
+        return {**super().result(), "predicted": self.predicted}
 
     def _predict(self) -> dict[str, Any]:
         """What VIP says that an epoch will send, over all ranks."""

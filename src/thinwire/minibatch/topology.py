@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,10 @@ class Topology:
         of_edges = np.repeat(values, np.diff(self.indptr))
         return np.bincount(self.indices, weights=of_edges, minlength=self.num_nodes)
 
-    def members(self, part: int, split: int) -> Array:
-        """A part's vertices of this split: int64."""
-        low, high = self.starts[part], self.starts[part + 1]
-        return low + np.flatnonzero(self.split[low:high] == split)
+    def members(self, split: int) -> list[Array]:
+        """Of each part, its vertices of this split: int64."""
+        ranges = pairwise(self.starts.tolist())
+        return [low + np.flatnonzero(self.split[low:high] == split) for low, high in ranges]
 
     @cached_property
     def loop_weight(self) -> Array:

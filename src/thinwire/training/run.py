@@ -40,6 +40,7 @@ class Run(ABC):
         self.scores: dict[str, float | None] = {"val_score": None, "test_score": None}  # not evaluated yet
         self.kept = "no checkpoint was kept"
         self.plans = 0  # made since the first one
+        self.horizon = job.epochs  # up to this epoch a technique may work ahead
 
     @abstractmethod
     def step(self, epoch: int) -> float:
