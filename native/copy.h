@@ -1,5 +1,6 @@
 // Float32 to 32 or 16 bits and back, checking for infinity and NaN on the way; specification: codecs/twins/copy.py.
 #pragma once
+#include "kernels.h"
 #include "vec.h"
 
 namespace thinwire::THINWIRE_ISA {
@@ -79,13 +80,19 @@ TW_INLINE bool encode_copy(const float* x, int64_t count, uint8_t* out) {
 }
 
 template <class Format>
-TW_INLINE void decode_copy(const uint8_t* data, int64_t count, float* x) {
+TW_INLINE void decode_copy(const uint8_t* data, int64_t count, float* x, Put put) {
     int64_t i = 0;
-    for (; i + LANES <= count; i += LANES) store(x + i, Format::get(data + i * Format::BYTES));
+    if (put == Put::add)
+        for (; i + LANES <= count; i += LANES)
+            store(x + i, load<Floats>(x + i) + Format::get(data + i * Format::BYTES));
+    else
+        for (; i + LANES <= count; i += LANES) store(x + i, Format::get(data + i * Format::BYTES));
     if (i < count) {
         uint8_t sent[LANES * Format::BYTES] = {};
+        float before[LANES] = {};
         memcpy(sent, data + i * Format::BYTES, (count - i) * Format::BYTES);
-        Floats v = Format::get(sent);
+        memcpy(before, x + i, (count - i) * sizeof(float));
+        const Floats v = put == Put::add ? load<Floats>(before) + Format::get(sent) : Format::get(sent);
         memcpy(x + i, &v, (count - i) * sizeof(float));
     }
 }

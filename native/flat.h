@@ -28,18 +28,25 @@ TW_INLINE uint32_t largest_magnitude(const float* x, int64_t count) {
     return result;
 }
 
-// Sum of rint(|x|^POWER * scale) for a run. The scale keeps the total below 2^WHOLE_BITS, so every partial sum is a
-// whole number that a double holds exactly, and the order of adding can't show.
-template <int POWER>
-TW_INLINE double whole_sum(const float* x, int64_t count, double scale) {
+enum class Term { magnitude, product };  // |x| or x y
+
+// Sum of rint(term * scale) for a run. The scale keeps the total below 2^WHOLE_BITS, so every partial sum is a whole
+// number that a double holds exactly, and the order of adding can't show.
+template <Term TERM>
+TW_INLINE double whole_sum(const float* x, const float* y, int64_t count, double scale) {
     constexpr double ROUND = 0x1.8p52;  // adding and taking it away rounds to a whole number
     Doubles total{}, total2{};
     int64_t i = 0;
     for (; i + LANES <= count; i += LANES) {
         Doubles a = __builtin_convertvector(load<HalfFloats>(x + i), Doubles);
         Doubles b = __builtin_convertvector(load<HalfFloats>(x + i + LANES / 2), Doubles);
-        a = POWER == 2 ? a * a : (a < 0.0 ? -a : a);
-        b = POWER == 2 ? b * b : (b < 0.0 ? -b : b);
+        if constexpr (TERM == Term::product) {
+            a *= __builtin_convertvector(load<HalfFloats>(y + i), Doubles);
+            b *= __builtin_convertvector(load<HalfFloats>(y + i + LANES / 2), Doubles);
+        } else {
+            a = a < 0.0 ? -a : a;
+            b = b < 0.0 ? -b : b;
+        }
         total += (a * scale + ROUND) - ROUND;
         total2 += (b * scale + ROUND) - ROUND;
     }
@@ -48,25 +55,32 @@ TW_INLINE double whole_sum(const float* x, int64_t count, double scale) {
     for (int lane = 0; lane < LANES / 2; ++lane) sum += total[lane];
     for (; i < count; ++i) {
         double v = x[i];
-        v = POWER == 2 ? v * v : (v < 0.0 ? -v : v);
+        v = TERM == Term::product ? v * (double)y[i] : (v < 0.0 ? -v : v);
         sum += (v * scale + ROUND) - ROUND;
     }
     return sum;
 }
 
-// Sum of |x|^POWER over at most RUN values, independent of the order of adding; below 0 where a value is not finite.
-template <int POWER>
-TW_INLINE double run_sum(const float* x, int64_t count) {
-    uint32_t most = largest_magnitude(x, count);
-    if (most >= NON_FINITE) return -1.0;
-    if (most == 0) return 0.0;
+// The exponent of a run's largest magnitude, as frexp counts it.
+TW_INLINE int exponent_of(uint32_t most) {
     float largest;
     memcpy(&largest, &most, 4);
-    int exponent, digits = 0;
+    int exponent;
     frexpf(largest, &exponent);
+    return exponent;
+}
+
+// Sum over at most RUN values, independent of the order of adding; NaN where a value is not finite.
+template <Term TERM>
+TW_INLINE double run_sum(const float* x, const float* y, int64_t count) {
+    const uint32_t most = largest_magnitude(x, count), most_y = y == x ? most : largest_magnitude(y, count);
+    if (most >= NON_FINITE || most_y >= NON_FINITE) return __builtin_nan("");
+    if (most == 0 || most_y == 0) return 0.0;
+    int digits = 0;
     while (((int64_t)1 << digits) < count) ++digits;
-    const int shift = WHOLE_BITS - digits - POWER * exponent;
-    return ldexp(whole_sum<POWER>(x, count, ldexp(1.0, shift)), -shift);
+    const int exponent = exponent_of(most) + (TERM == Term::product ? exponent_of(most_y) : 0);
+    const int shift = WHOLE_BITS - digits - exponent;
+    return ldexp(whole_sum<TERM>(x, y, count, ldexp(1.0, shift)), -shift);
 }
 
 struct Sign {
@@ -123,16 +137,16 @@ TW_INLINE void encode_run(const Coder& coder, const float* x, int64_t count, Key
 }
 
 template <class Coder>
-TW_INLINE void decode_run(const Coder& coder, const uint8_t* data, int64_t count, float* x, bool past_cache) {
-    decode_blocks<Coder::BITS>(data, count, x, past_cache, [&](Ints code) { return Coder::value(coder, code); });
+TW_INLINE void decode_run(const Coder& coder, const uint8_t* data, int64_t count, float* x, Put put) {
+    decode_blocks<Coder::BITS>(data, count, x, put, [&](Ints code) { return Coder::value(coder, code); });
 }
 
 // QSGD's L2 norm of a bucket, rounded to float32 as the receiver will see it; below 0 where a value is not finite.
 TW_INLINE float bucket_norm(const float* x, int64_t count) {
     double total = 0.0;
     for (int64_t i = 0; i < count; i += RUN) {
-        const double sum = run_sum<2>(x + i, count - i < RUN ? count - i : RUN);
-        if (sum < 0.0) return -1.0f;
+        const double sum = run_sum<Term::product>(x + i, x + i, count - i < RUN ? count - i : RUN);
+        if (!(sum >= 0.0)) return -1.0f;
         total += sum;
     }
     return (float)sqrt(total);

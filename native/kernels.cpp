@@ -30,14 +30,14 @@ bool encode_one(const float* x, int64_t width, int bits, Key key, uint8_t* out) 
     }
 }
 
-void decode_one(const uint8_t* data, int64_t width, int bits, float* x, bool past_cache) {
+void decode_one(const uint8_t* data, int64_t width, int bits, float* x, Put put) {
     switch (bits) {
-        case 1: return decode_row<1>(data, width, x, past_cache);
-        case 2: return decode_row<2>(data, width, x, past_cache);
-        case 4: return decode_row<4>(data, width, x, past_cache);
-        case 8: return decode_row<8>(data, width, x, past_cache);
-        case 16: return decode_row<16>(data, width, x, past_cache);
-        case 32: return decode_copy<Single>(data, width, x);
+        case 1: return decode_row<1>(data, width, x, put);
+        case 2: return decode_row<2>(data, width, x, put);
+        case 4: return decode_row<4>(data, width, x, put);
+        case 8: return decode_row<8>(data, width, x, put);
+        case 16: return decode_row<16>(data, width, x, put);
+        case 32: return decode_copy<Single>(data, width, x, put);
         default: return;  // 0: the receiver keeps what it has
     }
 }
@@ -53,11 +53,11 @@ bool encode_rows(const float* x, int64_t begin, int64_t end, int64_t width, int 
 }
 
 void decode_rows(const uint8_t* data, int64_t begin, int64_t end, int64_t width, int bits, const uint8_t* widths,
-                 const int64_t* offsets, float* x, bool past_cache) {
+                 const int64_t* offsets, float* x, Put put) {
     const int64_t stride = packed_bytes(width, bits) + 4;
     for (int64_t row = begin; row < end; ++row) {
         const uint8_t* from = data + (widths ? offsets[row] : row * stride);
-        decode_one(from, width, widths ? widths[row] : bits, x + row * width, past_cache);
+        decode_one(from, width, widths ? widths[row] : bits, x + row * width, put);
     }
     end_of_stream();
 }
@@ -72,10 +72,10 @@ bool encode_format(const float* x, int64_t begin, int64_t end, int format, uint8
     return format == 16 ? encode_range<Half>(x, begin, end, out) : encode_range<Brain>(x, begin, end, out);
 }
 
-void decode_format(const uint8_t* data, int64_t begin, int64_t end, int format, float* x) {
-    if (format == 32) return decode_copy<Single>(data + begin * 4, end - begin, x + begin);
-    if (format == 16) return decode_copy<Half>(data + begin * 2, end - begin, x + begin);
-    return decode_copy<Brain>(data + begin * 2, end - begin, x + begin);
+void decode_format(const uint8_t* data, int64_t begin, int64_t end, int format, float* x, Put put) {
+    if (format == 32) return decode_copy<Single>(data + begin * 4, end - begin, x + begin, put);
+    if (format == 16) return decode_copy<Half>(data + begin * 2, end - begin, x + begin, put);
+    return decode_copy<Brain>(data + begin * 2, end - begin, x + begin, put);
 }
 
 template <class Coder>
@@ -91,17 +91,23 @@ void encode_scaled(const float* x, int64_t begin, int64_t end, int bits, float s
     encode_runs<Ternary>(scale, x, begin, end, seed, out);
 }
 
-void decode_scaled(const uint8_t* data, int64_t begin, int64_t end, int bits, float scale, float* x, bool past_cache) {
+void decode_scaled(const uint8_t* data, int64_t begin, int64_t end, int bits, float scale, float* x, Put put) {
     if (bits == 1)
-        decode_run(Sign{scale}, data + begin / 8, end - begin, x + begin, past_cache);
+        decode_run(Sign{scale}, data + begin / 8, end - begin, x + begin, put);
     else
-        decode_run(Ternary{scale}, data + begin / 4, end - begin, x + begin, past_cache);
+        decode_run(Ternary{scale}, data + begin / 4, end - begin, x + begin, put);
     end_of_stream();
 }
 
 uint32_t largest_in(const float* x, int64_t begin, int64_t end) { return largest_magnitude(x + begin, end - begin); }
 
-double sum_in(const float* x, int64_t begin, int64_t end) { return run_sum<1>(x + begin, end - begin); }
+double sum_in(const float* x, int64_t begin, int64_t end) {
+    return run_sum<Term::magnitude>(x + begin, x + begin, end - begin);
+}
+
+double product_in(const float* x, const float* y, int64_t begin, int64_t end) {
+    return run_sum<Term::product>(x + begin, y + begin, end - begin);
+}
 
 template <int BITS>
 bool encode_bucket_range(const float* x, int64_t begin, int64_t end, int64_t bucket, int64_t count, uint64_t seed,
@@ -121,14 +127,14 @@ bool encode_bucket_range(const float* x, int64_t begin, int64_t end, int64_t buc
 
 template <int BITS>
 void decode_bucket_range(const uint8_t* data, int64_t begin, int64_t end, int64_t bucket, int64_t count, float* x,
-                         bool past_cache) {
+                         Put put) {
     const int64_t stride = packed_bytes(bucket, BITS) + 4;
     for (int64_t b = begin; b < end; ++b) {
         const int64_t values = count - b * bucket < bucket ? count - b * bucket : bucket;
         const uint8_t* from = data + b * stride;
         float norm;
         memcpy(&norm, from + packed_bytes(values, BITS), 4);
-        decode_run(levels_of<BITS>(norm), from, values, x + b * bucket, past_cache);
+        decode_run(levels_of<BITS>(norm), from, values, x + b * bucket, put);
     }
     end_of_stream();
 }
@@ -141,10 +147,10 @@ bool encode_buckets(const float* x, int64_t begin, int64_t end, int64_t bucket, 
 }
 
 void decode_buckets(const uint8_t* data, int64_t begin, int64_t end, int64_t bucket, int64_t count, int bits, float* x,
-                    bool past_cache) {
-    if (bits == 2) return decode_bucket_range<2>(data, begin, end, bucket, count, x, past_cache);
-    if (bits == 4) return decode_bucket_range<4>(data, begin, end, bucket, count, x, past_cache);
-    decode_bucket_range<8>(data, begin, end, bucket, count, x, past_cache);
+                    Put put) {
+    if (bits == 2) return decode_bucket_range<2>(data, begin, end, bucket, count, x, put);
+    if (bits == 4) return decode_bucket_range<4>(data, begin, end, bucket, count, x, put);
+    decode_bucket_range<8>(data, begin, end, bucket, count, x, put);
 }
 
 uint32_t magnitude_at(const float* x, int64_t i) {
@@ -153,15 +159,17 @@ uint32_t magnitude_at(const float* x, int64_t i) {
     return bits & 0x7fffffffu;
 }
 
-// Visits positions whose magnitude is at least `least()`. They are rare, so a register of values is dismissed with one
+// Visits positions whose magnitude is at least `least()`. They are few, so a register of values is dismissed with one
 // test. `use` returns false to stop.
 template <class Least, class Use>
 TW_INLINE void for_magnitudes_from(const float* x, int64_t begin, int64_t end, Least least, Use use) {
     int64_t i = begin;
     for (; i + LANES <= end; i += LANES) {
-        if (!any(magnitude(load<Floats>(x + i)) >= least())) continue;
-        for (int lane = 0; lane < LANES; ++lane)
-            if (magnitude_at(x, i + lane) >= least() && !use(i + lane)) return;
+        // `use` may raise the least, so each is looked at once more.
+        for (uint32_t found = lanes(magnitude(load<Floats>(x + i)) >= least()); found; found &= found - 1) {
+            const int64_t at = i + __builtin_ctz(found);
+            if (magnitude_at(x, at) >= least() && !use(at)) return;
+        }
     }
     for (; i < end; ++i)
         if (magnitude_at(x, i) >= least() && !use(i)) return;
@@ -209,8 +217,9 @@ void row_variances(const float* x, int64_t begin, int64_t end, int64_t width, co
 }
 
 void one_row(const uint8_t* row, int format, int64_t width, float* out) {
-    if (format == 32) return decode_copy<Single>(row, width, out);
-    return format == 16 ? decode_copy<Half>(row, width, out) : decode_copy<Brain>(row, width, out);
+    if (format == 32) return decode_copy<Single>(row, width, out, Put::write);
+    if (format == 16) return decode_copy<Half>(row, width, out, Put::write);
+    return decode_copy<Brain>(row, width, out, Put::write);
 }
 
 int64_t stored_bytes(int format, int64_t width) { return width * (format == 32 ? 4 : 2); }
@@ -239,7 +248,8 @@ bool encode_taken(const uint8_t* table, int format, const int32_t* rows, int64_t
 void decode_placed(const uint8_t* data, const int32_t* places, int64_t begin, int64_t end, int64_t width, int bits,
                    float* out) {
     const int64_t stride = packed_bytes(width, bits) + 4;
-    for (int64_t i = begin; i < end; ++i) decode_one(data + i * stride, width, bits, out + places[i] * width, false);
+    for (int64_t i = begin; i < end; ++i)
+        decode_one(data + i * stride, width, bits, out + places[i] * width, Put::write);
 }
 
 }  // namespace
@@ -249,9 +259,9 @@ namespace thinwire {
 using namespace THINWIRE_ISA;
 
 const Kernels TW_JOIN(kernels_, THINWIRE_ISA) = {
-    TW_TEXT(THINWIRE_ISA), encode_rows,       decode_rows, encode_format,  decode_format,  encode_scaled,
-    decode_scaled,         largest_in,        sum_in,      encode_buckets, decode_buckets, collect,
-    count_low,             drop_rows,         row_variances, sum_neighbours, sum_readers,    gather_rows,
-    take_rows,             encode_taken,      decode_placed,
+    TW_TEXT(THINWIRE_ISA), encode_rows,  decode_rows, encode_format, decode_format,  encode_scaled,
+    decode_scaled,         largest_in,   sum_in,      product_in,    encode_buckets, decode_buckets,
+    collect,               count_low,    drop_rows,   row_variances, sum_neighbours, sum_readers,
+    gather_rows,           take_rows,    encode_taken, decode_placed,
 };
 }  // namespace thinwire

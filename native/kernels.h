@@ -1,10 +1,13 @@
 // What one instruction set's build offers: plain functions over ranges, no threads, no allocation, no Python.
 // An encoder returns false where a value can't be sent (not finite, or too wide a range for the codec).
-// `past_cache` is for output that is too large to be found in the cache afterwards.
 #pragma once
 #include <cstdint>
 
 namespace thinwire {
+
+// How decoded values reach their place: written; written around the cache, without reading first what is overwritten,
+// for output too large to be found there afterwards; or added to what is there.
+enum class Put { write, stream, add };
 
 struct Kernels {
     const char* isa;
@@ -13,25 +16,26 @@ struct Kernels {
     bool (*encode_rows)(const float* x, int64_t begin, int64_t end, int64_t width, int bits, const uint8_t* widths,
                         const int64_t* offsets, uint64_t seed, uint8_t* out);
     void (*decode_rows)(const uint8_t* data, int64_t begin, int64_t end, int64_t width, int bits, const uint8_t* widths,
-                        const int64_t* offsets, float* x, bool past_cache);
+                        const int64_t* offsets, float* x, Put put);
 
     // Values [begin, end); format is 32 (float32), 16 (float16) or -16 (bfloat16).
     bool (*encode_copy)(const float* x, int64_t begin, int64_t end, int format, uint8_t* out);
-    void (*decode_copy)(const uint8_t* data, int64_t begin, int64_t end, int format, float* x);
+    void (*decode_copy)(const uint8_t* data, int64_t begin, int64_t end, int format, float* x, Put put);
 
     // Values [begin, end), begin a multiple of RUN; bits 1 is signs, 2 is TernGrad.
     void (*encode_scaled)(const float* x, int64_t begin, int64_t end, int bits, float scale, uint64_t seed, uint8_t* out);
-    void (*decode_scaled)(const uint8_t* data, int64_t begin, int64_t end, int bits, float scale, float* x,
-                          bool past_cache);
+    void (*decode_scaled)(const uint8_t* data, int64_t begin, int64_t end, int bits, float scale, float* x, Put put);
     uint32_t (*largest_magnitude)(const float* x, int64_t begin, int64_t end);
-    // Sum of magnitudes of at most RUN values, the same for any order of adding; below 0 where one is not finite.
+    // Sum of magnitudes, or of products, of at most RUN values, the same for any order of adding; NaN where one is not
+    // finite.
     double (*run_sum)(const float* x, int64_t begin, int64_t end);
+    double (*run_product)(const float* x, const float* y, int64_t begin, int64_t end);
 
     // Buckets [begin, end) of `bucket` values each, the last one as long as what is left of `count`.
     bool (*encode_buckets)(const float* x, int64_t begin, int64_t end, int64_t bucket, int64_t count, int bits,
                            uint64_t seed, uint8_t* out);
     void (*decode_buckets)(const uint8_t* data, int64_t begin, int64_t end, int64_t bucket, int64_t count, int bits,
-                           float* x, bool past_cache);
+                           float* x, Put put);
 
     // Positions in [begin, end) whose magnitude's bits are above `threshold`, and the first `ties` that equal it,
     // ascending; returns how many, at most `room`.

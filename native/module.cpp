@@ -21,6 +21,7 @@
 #include "parallel.h"
 #include "sampling.h"
 #include "sparse.h"
+#include "tensors.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -28,18 +29,22 @@ using namespace nb::literals;
 namespace thinwire {
 namespace {
 
-using Values = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using ValuesOut = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using RowsOut = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Data = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Ids = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using DataOut = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Values = Array<const float, 1>;
+using Rows = Array<const float, 2>;
+using ValuesOut = Array<float, 1>;
+using RowsOut = Array<float, 2>;
+using Data = Array<const uint8_t, 1>;
+using Ids = Array<const int64_t, 1>;
+using DataOut = Array<uint8_t, 1>;
 
 constexpr int64_t GRAIN = 1 << 15;  // values a thread must have to be worth starting
 
 // From 32 MiB of float32 on, hardly a cache would still hold the beginning of an output at its end.
-bool past_cache(int64_t values) { return values >= (8 << 20); }
+template <bool ADD>
+Put put_for(int64_t values) {
+    if (ADD) return Put::add;
+    return values >= (8 << 20) ? Put::stream : Put::write;
+}
 
 const Kernels* best_kernels() {
 #if defined(THINWIRE_X86)
@@ -94,7 +99,7 @@ void expect_bits(int bits, std::initializer_list<int> offered) {
 // Where each row's bytes begin, and after the last, how many there are.
 std::vector<int64_t> offsets_of(const Data& widths, int64_t width) {
     std::vector<int64_t> offsets(widths.size() + 1);
-    for (size_t row = 0; row < widths.size(); ++row) {
+    for (int64_t row = 0; row < widths.size(); ++row) {
         expect_bits(widths.data()[row], {0, 1, 2, 4, 8, 16, 32});
         offsets[row + 1] = offsets[row] + row_bytes(width, widths.data()[row]);
     }
@@ -111,12 +116,13 @@ bool encode_rows(Rows x, int bits, const uint8_t* widths, const int64_t* offsets
     return ok;
 }
 
+template <bool ADD>
 void decode_rows(Data& data, int bits, const uint8_t* widths, const int64_t* offsets, RowsOut& out) {
     const int64_t width = out.shape(1);
     nb::gil_scoped_release release;
     parallel(out.shape(0), 1, GRAIN / std::max<int64_t>(1, width), [&](int, Range r) {
         kernels->decode_rows(data.data(), r.begin, r.end, width, bits, widths, offsets, out.data(),
-                             past_cache(out.size()));
+                             put_for<ADD>(out.size()));
     });
 }
 
@@ -126,10 +132,11 @@ bool encode_uniform(Rows x, int bits, uint64_t seed, DataOut out) {
     return encode_rows(x, bits, nullptr, nullptr, seed, out);
 }
 
+template <bool ADD>
 void decode_uniform(Data data, int bits, RowsOut out) {
     expect_bits(bits, {1, 2, 4, 8, 16});
     expect(data.size(), out.shape(0) * row_bytes(out.shape(1), bits), "decode_uniform");
-    decode_rows(data, bits, nullptr, nullptr, out);
+    decode_rows<ADD>(data, bits, nullptr, nullptr, out);
 }
 
 bool encode_mixed(Rows x, Data bits, uint64_t seed, DataOut out) {
@@ -139,11 +146,12 @@ bool encode_mixed(Rows x, Data bits, uint64_t seed, DataOut out) {
     return encode_rows(x, 0, bits.data(), offsets.data(), seed, out);
 }
 
+template <bool ADD>
 void decode_mixed(Data data, Data bits, RowsOut out) {
     expect(bits.size(), out.shape(0), "decode_mixed, one width a row");
     const auto offsets = offsets_of(bits, out.shape(1));
     expect(data.size(), offsets.back(), "decode_mixed");
-    decode_rows(data, 0, bits.data(), offsets.data(), out);
+    decode_rows<ADD>(data, 0, bits.data(), offsets.data(), out);
 }
 
 void drop_rows(Rows x, Ids ids, double keep, uint64_t seed, RowsOut out) {
@@ -160,7 +168,7 @@ void drop_rows(Rows x, Ids ids, double keep, uint64_t seed, RowsOut out) {
 }
 
 void row_variances(Rows x, Data bits, RowsOut out) {
-    for (size_t i = 0; i < bits.size(); ++i) expect_bits(bits.data()[i], {1, 2, 4, 8, 16, 32});
+    for (int64_t i = 0; i < bits.size(); ++i) expect_bits(bits.data()[i], {1, 2, 4, 8, 16, 32});
     expect(out.shape(0), x.shape(0), "row_variances, rows");
     expect(out.shape(1), bits.size(), "row_variances, one column a width");
     const int64_t width = x.shape(1);
@@ -188,12 +196,14 @@ bool encode_copy(Values x, const std::string& dtype, DataOut out) {
     return ok;
 }
 
+template <bool ADD>
 void decode_copy(Data data, const std::string& dtype, ValuesOut out) {
     const int format = format_of(dtype);
     expect(data.size(), out.size() * std::abs(format) / 8, "decode_copy");
     nb::gil_scoped_release release;
+    const Put put = ADD ? Put::add : Put::write;
     parallel(out.size(), 64, GRAIN,
-             [&](int, Range r) { kernels->decode_copy(data.data(), r.begin, r.end, format, out.data()); });
+             [&](int, Range r) { kernels->decode_copy(data.data(), r.begin, r.end, format, out.data(), put); });
 }
 
 float largest_magnitude(const Values& x) {
@@ -218,10 +228,36 @@ float mean_magnitude(const Values& x) {
     });
     double total = 0.0;
     for (double sum : sums) {
-        if (sum < 0.0) return -1.0f;
+        if (!(sum >= 0.0)) return -1.0f;
         total += sum;
     }
     return (float)(total / (double)count);
+}
+
+// The scale that brings q nearest to x, <x, q> / <q, q>, and 0 for a q of zeros; the same for any number of threads.
+// False where it is not finite.
+bool fit_scale(Values x, Values q, DataOut out) {
+    expect(q.size(), x.size(), "fit_scale, values");
+    expect(out.size(), 4, "fit_scale");
+    const int64_t count = x.size(), runs = (count + RUN - 1) / RUN;
+    nb::gil_scoped_release release;
+    const WithSubnormals scope;
+    std::vector<double> xq(runs), qq(runs);
+    parallel(runs, 1, 1, [&](int, Range r) {
+        for (int64_t run = r.begin; run < r.end; ++run) {
+            const int64_t begin = run * RUN, end = std::min(count, begin + RUN);
+            xq[run] = kernels->run_product(x.data(), q.data(), begin, end);
+            qq[run] = kernels->run_product(q.data(), q.data(), begin, end);
+        }
+    });
+    double above = 0.0, below = 0.0;
+    for (int64_t run = 0; run < runs; ++run) {
+        above += xq[run];
+        below += qq[run];
+    }
+    const float scale = below == 0.0 ? 0.0f : (float)(above / below);
+    memcpy(out.data(), &scale, 4);
+    return std::isfinite(scale);
 }
 
 // bits 1: signs, scaled by the mean magnitude; 2: TernGrad, by the largest.
@@ -239,15 +275,16 @@ bool encode_scaled(Values x, uint64_t seed, DataOut out) {
     return true;
 }
 
-template <int BITS>
+template <int BITS, bool ADD>
 void decode_scaled(Data data, ValuesOut out) {
     const int64_t codes = ((int64_t)out.size() * BITS + 7) / 8;
     expect(data.size(), codes + 4, "decode");
     float scale;
     memcpy(&scale, data.data() + codes, 4);
     nb::gil_scoped_release release;
+    const Put put = put_for<ADD>(out.size());
     parallel(out.size(), RUN, GRAIN,
-             [&](int, Range r) { kernels->decode_scaled(data.data(), r.begin, r.end, BITS, scale, out.data(), past_cache(out.size())); });
+             [&](int, Range r) { kernels->decode_scaled(data.data(), r.begin, r.end, BITS, scale, out.data(), put); });
 }
 
 int64_t bucket_bytes(int64_t count, int bits, int64_t bucket) {
@@ -268,13 +305,14 @@ bool encode_qsgd(Values x, int bits, int64_t bucket, uint64_t seed, DataOut out)
     return ok;
 }
 
+template <bool ADD>
 void decode_qsgd(Data data, int bits, int64_t bucket, ValuesOut out) {
     expect_bits(bits, {2, 4, 8});
     const int64_t count = out.size();
     expect(data.size(), bucket_bytes(count, bits, bucket), "decode_qsgd");
     nb::gil_scoped_release release;
     parallel((count + bucket - 1) / bucket, 1, std::max<int64_t>(1, GRAIN / bucket), [&](int, Range r) {
-        kernels->decode_buckets(data.data(), r.begin, r.end, bucket, count, bits, out.data(), past_cache(count));
+        kernels->decode_buckets(data.data(), r.begin, r.end, bucket, count, bits, out.data(), put_for<ADD>(count));
     });
 }
 
@@ -290,11 +328,12 @@ bool encode_topk_(Values x, int64_t k, DataOut out) {
     return encode_topk(*kernels, x.data(), x.size(), k, out.data());
 }
 
+template <bool ADD>
 bool decode_topk_(Data data, int64_t k, ValuesOut out) {
     expect_k(k, out.size());
     expect(data.size(), topk_bytes(out.size(), k), "decode_topk");
     nb::gil_scoped_release release;
-    return decode_topk(data.data(), out.size(), k, out.data());
+    return (ADD ? add_topk : decode_topk)(data.data(), out.size(), k, out.data());
 }
 
 bool encode_randomk_(Values x, int64_t k, float gain, uint64_t seed, DataOut out) {
@@ -306,15 +345,16 @@ bool encode_randomk_(Values x, int64_t k, float gain, uint64_t seed, DataOut out
     return encode_randomk(x.data(), x.size(), k, gain, seed, out.data());
 }
 
+template <bool ADD>
 void decode_randomk_(Data data, int64_t k, uint64_t seed, ValuesOut out) {
     expect_k(k, out.size());
     expect(data.size(), 4 * k, "decode_randomk");
     nb::gil_scoped_release release;
-    decode_randomk(data.data(), out.size(), k, seed, out.data());
+    (ADD ? add_randomk : decode_randomk)(data.data(), out.size(), k, seed, out.data());
 }
 
 // Fresh memory comes from the kernel in 4 KiB pages, and faulting them in costs several times what writing them does.
-void prefer_huge_pages(nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> memory) {
+void prefer_huge_pages(DataOut memory) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
     constexpr uintptr_t PAGE = 4096;
     const uintptr_t begin = ((uintptr_t)memory.data() + PAGE - 1) & ~(PAGE - 1);
@@ -335,21 +375,30 @@ NB_MODULE(_native, m) {
     m.def("set_num_threads", &set_num_threads, "threads"_a);
     m.def("prefer_huge_pages", &prefer_huge_pages, "memory"_a);
     m.def("encode_copy", &encode_copy, "x"_a, "dtype"_a, "out"_a);
-    m.def("decode_copy", &decode_copy, "data"_a, "dtype"_a, "out"_a);
+    m.def("decode_copy", &decode_copy<false>, "data"_a, "dtype"_a, "out"_a);
+    m.def("add_copy", &decode_copy<true>, "data"_a, "dtype"_a, "out"_a);
     m.def("encode_uniform", &encode_uniform, "x"_a, "bits"_a, "seed"_a, "out"_a);
-    m.def("decode_uniform", &decode_uniform, "data"_a, "bits"_a, "out"_a);
+    m.def("decode_uniform", &decode_uniform<false>, "data"_a, "bits"_a, "out"_a);
+    m.def("add_uniform", &decode_uniform<true>, "data"_a, "bits"_a, "out"_a);
     m.def("encode_mixed", &encode_mixed, "x"_a, "bits"_a, "seed"_a, "out"_a);
-    m.def("decode_mixed", &decode_mixed, "data"_a, "bits"_a, "out"_a);
+    m.def("decode_mixed", &decode_mixed<false>, "data"_a, "bits"_a, "out"_a);
+    m.def("add_mixed", &decode_mixed<true>, "data"_a, "bits"_a, "out"_a);
     m.def("encode_sign", [](Values x, DataOut out) { return encode_scaled<1>(x, 0, out); }, "x"_a, "out"_a);
-    m.def("decode_sign", &decode_scaled<1>, "data"_a, "out"_a);
+    m.def("decode_sign", &decode_scaled<1, false>, "data"_a, "out"_a);
+    m.def("add_sign", &decode_scaled<1, true>, "data"_a, "out"_a);
     m.def("encode_ternary", &encode_scaled<2>, "x"_a, "seed"_a, "out"_a);
-    m.def("decode_ternary", &decode_scaled<2>, "data"_a, "out"_a);
+    m.def("decode_ternary", &decode_scaled<2, false>, "data"_a, "out"_a);
+    m.def("add_ternary", &decode_scaled<2, true>, "data"_a, "out"_a);
     m.def("encode_qsgd", &encode_qsgd, "x"_a, "bits"_a, "bucket"_a, "seed"_a, "out"_a);
-    m.def("decode_qsgd", &decode_qsgd, "data"_a, "bits"_a, "bucket"_a, "out"_a);
+    m.def("decode_qsgd", &decode_qsgd<false>, "data"_a, "bits"_a, "bucket"_a, "out"_a);
+    m.def("add_qsgd", &decode_qsgd<true>, "data"_a, "bits"_a, "bucket"_a, "out"_a);
     m.def("encode_topk", &encode_topk_, "x"_a, "k"_a, "out"_a);
-    m.def("decode_topk", &decode_topk_, "data"_a, "k"_a, "out"_a);
+    m.def("decode_topk", &decode_topk_<false>, "data"_a, "k"_a, "out"_a);
+    m.def("add_topk", &decode_topk_<true>, "data"_a, "k"_a, "out"_a);
     m.def("encode_randomk", &encode_randomk_, "x"_a, "k"_a, "gain"_a, "seed"_a, "out"_a);
-    m.def("decode_randomk", &decode_randomk_, "data"_a, "k"_a, "seed"_a, "out"_a);
+    m.def("decode_randomk", &decode_randomk_<false>, "data"_a, "k"_a, "seed"_a, "out"_a);
+    m.def("add_randomk", &decode_randomk_<true>, "data"_a, "k"_a, "seed"_a, "out"_a);
+    m.def("fit_scale", &fit_scale, "x"_a, "q"_a, "out"_a);
     m.def("drop_rows", &drop_rows, "x"_a, "ids"_a, "keep"_a, "seed"_a, "out"_a);
     m.def("row_variances", &row_variances, "x"_a, "bits"_a, "out"_a);
     bind_sampling(m);

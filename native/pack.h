@@ -1,6 +1,7 @@
 // One register of byte codes to BITS / 8 as many bytes and back; the first code stands in the lowest bits.
 // Eight codes share a 64-bit lane, so each halving is one shift, one or, one mask for the whole register.
 #pragma once
+#include "kernels.h"
 #include "vec.h"
 
 namespace thinwire::THINWIRE_ISA {
@@ -93,11 +94,18 @@ TW_INLINE void encode_blocks(const float* x, int64_t count, float pad, uint8_t* 
     memcpy(out + c * BITS / 8, packed, packed_bytes(count - c, BITS));
 }
 
-// `past_cache` writes around the cache, without reading first what is overwritten: for output too large to stay there.
 template <int BITS, class Value>
-TW_INLINE void decode_blocks(const uint8_t* data, int64_t count, float* x, bool past_cache, Value value) {
+TW_INLINE void decode_blocks(const uint8_t* data, int64_t count, float* x, Put put, Value value) {
     int64_t c = 0;
-    if (past_cache && (uintptr_t)x % sizeof(Floats) == 0) {
+    if (put == Put::add) {
+        for (; c + BLOCK <= count; c += BLOCK) {
+            Codes codes = get_block<BITS>(data + c * BITS / 8);
+            for (int i = 0; i < 4; ++i) {
+                float* to = x + c + i * LANES;
+                store(to, load<Floats>(to) + value(codes.part[i]));
+            }
+        }
+    } else if (put == Put::stream && (uintptr_t)x % sizeof(Floats) == 0) {
         for (; c + BLOCK <= count; c += BLOCK) {
             Codes codes = get_block<BITS>(data + c * BITS / 8);
             for (int i = 0; i < 4; ++i) stream(x + c + i * LANES, value(codes.part[i]));
@@ -113,6 +121,8 @@ TW_INLINE void decode_blocks(const uint8_t* data, int64_t count, float* x, bool 
     memcpy(packed, data + c * BITS / 8, packed_bytes(count - c, BITS));
     Codes codes = get_block<BITS>(packed);
     for (int i = 0; i < 4; ++i) store(tail + i * LANES, value(codes.part[i]));
+    if (put == Put::add)
+        for (int64_t i = c; i < count; ++i) tail[i - c] += x[i];
     memcpy(x + c, tail, (count - c) * sizeof(float));
 }
 

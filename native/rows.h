@@ -102,11 +102,11 @@ TW_INLINE bool encode_row(const float* x, int64_t width, Key key, uint8_t* out) 
 }
 
 template <int BITS>
-TW_INLINE void decode_row(const uint8_t* data, int64_t width, float* x, bool past_cache) {
+TW_INLINE void decode_row(const uint8_t* data, int64_t width, float* x, Put put) {
     uint16_t wire[2];
     memcpy(wire, data + packed_bytes(width, BITS), 4);
     const Floats low = splat(from_bfloat16(wire[0])), step = splat(from_bfloat16(wire[1]));
-    decode_blocks<BITS>(data, width, x, past_cache, [&](Ints code) { return to_floats(code) * step + low; });
+    decode_blocks<BITS>(data, width, x, put, [&](Ints code) { return to_floats(code) * step + low; });
 }
 
 }  // namespace thinwire::THINWIRE_ISA

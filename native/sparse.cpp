@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <vector>
 
@@ -79,11 +80,26 @@ struct Cut {
     std::vector<int64_t> ties;
 };
 
-// For few values, where clearing the counters would cost more than the work.
-Cut find_cut_by_sorting(const float* x, int64_t count, int64_t k) {
-    std::vector<uint32_t> magnitudes(count);
-    for (int64_t i = 0; i < count; ++i) magnitudes[i] = magnitude_of(x + i);
-    if (*std::max_element(magnitudes.begin(), magnitudes.end()) >= NON_FINITE) return {false, 0, {}};
+// A magnitude above which, by a sample, about twice k values lie; 0 where sampling would not pay.
+uint32_t likely_least(const float* x, int64_t count, int64_t k) {
+    constexpr int64_t SAMPLE = 256;
+    const int64_t rank = 2 * k * SAMPLE / count + 4;
+    if (count < 2 * SAMPLE || rank >= SAMPLE / 2) return 0;
+    std::array<uint32_t, SAMPLE> sample;
+    for (int64_t i = 0; i < SAMPLE; ++i) sample[i] = magnitude_of(x + i * count / SAMPLE);
+    std::nth_element(sample.begin(), sample.begin() + rank, sample.end(), std::greater<uint32_t>());
+    return sample[rank];
+}
+
+// For few values, where clearing the counters would cost more than the work: sorts those that may be among the k
+// largest. Where the sample misleads, that is too few of them, and then all are sorted.
+Cut find_cut_by_sorting(const Kernels& kernels, const float* x, int64_t count, int64_t k) {
+    if (kernels.largest_magnitude(x, 0, count) >= NON_FINITE) return {false, 0, {}};
+    const std::unique_ptr<int64_t[]> positions(new int64_t[count]);  // a vector would clear it first
+    int64_t found = kernels.collect(x, 0, count, likely_least(x, count, k), count, count, positions.get());
+    if (found < k) found = kernels.collect(x, 0, count, 0, count, count, positions.get());
+    std::vector<uint32_t> magnitudes(found);
+    for (int64_t i = 0; i < found; ++i) magnitudes[i] = magnitude_of(x + positions[i]);
     std::nth_element(magnitudes.begin(), magnitudes.begin() + (k - 1), magnitudes.end(), std::greater<uint32_t>());
     const uint32_t threshold = magnitudes[k - 1];
     // After nth_element whatever is above the threshold stands among the first k.
@@ -92,7 +108,7 @@ Cut find_cut_by_sorting(const float* x, int64_t count, int64_t k) {
 
 // Two counting passes, upper 16 bits and then lower 15, find the k-th largest magnitude whatever the values are.
 Cut find_cut(const Kernels& kernels, const float* x, int64_t count, int64_t k) {
-    if (count < GRAIN / 2) return find_cut_by_sorting(x, count, k);
+    if (count < GRAIN) return find_cut_by_sorting(kernels, x, count, k);
     Counts high(1 << 16), low(1 << 15);
     const int parts =
         parallel(count, 64, GRAIN, [&](int part, Range r) { count_high(x, r, high.of(part)); });
@@ -166,8 +182,12 @@ bool encode_topk(const Kernels& kernels, const float* x, int64_t count, int64_t 
     return true;
 }
 
-bool decode_topk(const uint8_t* data, int64_t count, int64_t k, float* x) {
-    zero(x, count);
+namespace {
+
+// The positions that `encode_topk` wrote; false where they are not k, each above the one before and below `count`.
+// All are read before the first is used: bytes that are refused change nothing, and the cache misses overlap.
+bool read_positions(const uint8_t* data, int64_t count, int64_t k, std::vector<int64_t>& positions) {
+    positions.resize(k);
     if (k == 0) return true;
     const int bits = low_bits(count, k);
     const uint8_t* low = data + 4 * k;
@@ -175,7 +195,7 @@ bool decode_topk(const uint8_t* data, int64_t count, int64_t k, float* x) {
     const int64_t bytes = high_bytes(count, k);
     uint64_t pending = 0;
     int filled = 0;
-    int64_t j = 0;
+    int64_t j = 0, least = 0;
     for (int64_t byte = 0; byte < bytes; ++byte) {
         for (uint32_t marks = high[byte]; marks; marks &= marks - 1) {
             if (j == k) return false;
@@ -184,12 +204,36 @@ bool decode_topk(const uint8_t* data, int64_t count, int64_t k, float* x) {
             const int64_t position = (top << bits) | (int64_t)(pending & ((1ull << bits) - 1));
             pending >>= bits;
             filled -= bits;
-            if (position >= count) return false;
-            memcpy(x + position, data + 4 * j, 4);
-            ++j;
+            if (position < least || position >= count) return false;
+            positions[j++] = position;
+            least = position + 1;
         }
     }
     return j == k;
+}
+
+void add_at(float* x, const uint8_t* data) {
+    float value;
+    memcpy(&value, data, 4);
+    *x += value;
+}
+
+}  // namespace
+
+bool decode_topk(const uint8_t* data, int64_t count, int64_t k, float* x) {
+    std::vector<int64_t> positions;
+    if (!read_positions(data, count, k, positions)) return false;
+    zero(x, count);
+    for (int64_t j = 0; j < k; ++j) memcpy(x + positions[j], data + 4 * j, 4);
+    return true;
+}
+
+bool add_topk(const uint8_t* data, int64_t count, int64_t k, float* x) {
+    const WithSubnormals scope;
+    std::vector<int64_t> positions;
+    if (!read_positions(data, count, k, positions)) return false;
+    for (int64_t j = 0; j < k; ++j) add_at(x + positions[j], data + 4 * j);
+    return true;
 }
 
 namespace {
@@ -257,6 +301,10 @@ bool encode_randomk(const float* x, int64_t count, int64_t k, float gain, uint64
 void decode_randomk(const uint8_t* data, int64_t count, int64_t k, uint64_t seed, float* x) {
     zero(x, count);
     for_positions(count, k, seed, [&](int64_t j, uint64_t position) { memcpy(x + position, data + 4 * j, 4); });
+}
+
+void add_randomk(const uint8_t* data, int64_t count, int64_t k, uint64_t seed, float* x) {
+    for_positions(count, k, seed, [&](int64_t j, uint64_t position) { add_at(x + position, data + 4 * j); });
 }
 
 }  // namespace thinwire

@@ -59,6 +59,8 @@ TW_INLINE Ints iota() {
 
 constexpr uint32_t NON_FINITE = 0x7f800000u;  // magnitudes from here on are infinity and NaN
 
+// any: does a comparison hold somewhere; lanes: where, a bit for each lane.
+
 // Four registers of codes (each 0..255) in one register of bytes, in order; and back.
 struct Codes {
     Ints part[4];
@@ -74,6 +76,7 @@ TW_INLINE float smallest(Floats v) { return _mm512_reduce_min_ps((__m512)v); }
 TW_INLINE float largest(Floats v) { return _mm512_reduce_max_ps((__m512)v); }
 TW_INLINE void stream(float* p, Floats v) { _mm512_stream_ps(p, (__m512)v); }
 TW_INLINE bool any(Ints v) { return _mm512_test_epi32_mask((__m512i)v, (__m512i)v) != 0; }
+TW_INLINE uint32_t lanes(Ints v) { return _mm512_movepi32_mask((__m512i)v); }
 
 TW_INLINE Longs join(const Codes& c) {
     __m512i low = _mm512_packs_epi32((__m512i)c.part[0], (__m512i)c.part[1]);
@@ -99,6 +102,7 @@ TW_INLINE Ints smaller(Ints a, Ints b) { return (Ints)_mm256_min_epi32((__m256i)
 TW_INLINE Words larger(Words a, Words b) { return (Words)_mm256_max_epu32((__m256i)a, (__m256i)b); }
 TW_INLINE void stream(float* p, Floats v) { _mm256_stream_ps(p, (__m256)v); }
 TW_INLINE bool any(Ints v) { return !_mm256_testz_si256((__m256i)v, (__m256i)v); }
+TW_INLINE uint32_t lanes(Ints v) { return (uint32_t)_mm256_movemask_ps((__m256)v); }
 
 TW_INLINE Longs join(const Codes& c) {
     __m256i low = _mm256_packs_epi32((__m256i)c.part[0], (__m256i)c.part[1]);
@@ -121,6 +125,7 @@ TW_INLINE Ints smaller(Ints a, Ints b) { return a < b ? a : b; }
 TW_INLINE Words larger(Words a, Words b) { return a > b ? a : b; }
 TW_INLINE void stream(float* p, Floats v) { _mm_stream_ps(p, (__m128)v); }
 TW_INLINE bool any(Ints v) { return _mm_movemask_epi8((__m128i)v) != 0; }
+TW_INLINE uint32_t lanes(Ints v) { return (uint32_t)_mm_movemask_ps((__m128)v); }
 
 TW_INLINE Longs join(const Codes& c) {
     __m128i low = _mm_packs_epi32((__m128i)c.part[0], (__m128i)c.part[1]);
@@ -145,6 +150,11 @@ TW_INLINE void stream(float* p, Floats v) { store(p, v); }
 TW_INLINE bool any(Ints v) {
     Longs w = (Longs)v;
     return (w[0] | w[1]) != 0;
+}
+TW_INLINE uint32_t lanes(Ints v) {
+    uint32_t set = 0;
+    for (int i = 0; i < LANES; ++i) set |= (uint32_t)(v[i] != 0) << i;
+    return set;
 }
 
 TW_INLINE Longs join(const Codes& c) {

@@ -5,8 +5,10 @@ import torch
 from thinwire.codecs import (
     QSGD,
     BFloat16,
+    Bucketed,
     Codec,
     ErrorFeedback,
+    Fitted,
     Float16,
     Identity,
     Mixed,
@@ -42,6 +44,9 @@ def every_codec(num_rows: int) -> list[Codec]:
         RandomK(0.1),
         RandomK(0.5, unbiased=True),
         ErrorFeedback(TopK(0.1)),
+        Fitted(Ternary()),
+        Fitted(Uniform(1)),
+        Bucketed(Uniform(4), 100),
     ]
 
 

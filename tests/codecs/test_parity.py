@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.codecs.every import every_codec, normal
-from thinwire.codecs import QSGD, Codec, ErrorFeedback, Mixed, RandomK, Sign, Ternary, TopK, Uniform, variances
+from thinwire.codecs import QSGD, Codec, ErrorFeedback, Fitted, Mixed, RandomK, Sign, Ternary, TopK, Uniform, variances
 from thinwire.codecs.kernels import Native, native, twins_only
 
 WIDTHS = (0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 255, 256, 257)
@@ -52,24 +52,26 @@ def restore_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def outcome(codec: Codec, x: torch.Tensor, seed: int) -> tuple[str, torch.Tensor, torch.Tensor]:
-    """(error, bytes, decoded bits)"""
+def outcome(codec: Codec, x: torch.Tensor, seed: int) -> tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(error, bytes, decoded bits, bits after adding)"""
     nothing = torch.empty(0)
     try:
         data = codec.encode(x, seed=seed)
     except ValueError as error:
-        return str(error), nothing, nothing
-    return "", data, codec.decode(data, x.shape, seed=seed).view(torch.int32)
+        return str(error), nothing, nothing, nothing
+    added = codec.add(data, INPUTS["signed zeros"](x.numel(), 1).view(x.shape) + normal(*x.shape).round(), seed=seed)
+    return "", data, codec.decode(data, x.shape, seed=seed).view(torch.int32), added.view(torch.int32)
 
 
 def assert_equal_to_twin(codec: Codec, x: torch.Tensor, seed: int = 5) -> None:
-    error, data, decoded = outcome(codec, x, seed)
+    error, data, decoded, added = outcome(codec, x, seed)
     twin_codec = ErrorFeedback(codec.codec) if isinstance(codec, ErrorFeedback) else codec
     with twins_only():
-        twin_error, twin_data, twin_decoded = outcome(twin_codec, x, seed)
+        twin_error, twin_data, twin_decoded, twin_added = outcome(twin_codec, x, seed)
     assert error == twin_error
     assert torch.equal(data, twin_data), f"{codec} encodes {tuple(x.shape)} differently"
     assert torch.equal(decoded, twin_decoded), f"{codec} decodes {tuple(x.shape)} differently"
+    assert torch.equal(added, twin_added), f"{codec} adds {tuple(x.shape)} differently"
 
 
 @pytest.mark.parametrize("kind", INPUTS)
@@ -115,7 +117,7 @@ def test_float16_agrees_on_every_bit_pattern(isa: str) -> None:
             assert_equal_to_twin(every_codec(1)[position], x[None])
 
 
-LARGE = [Uniform(1), Uniform(4), Uniform(8), Sign(), Ternary(), QSGD(8), TopK(0.01), RandomK(0.01)]
+LARGE = [Uniform(1), Uniform(4), Uniform(8), Sign(), Ternary(), QSGD(8), TopK(0.01), RandomK(0.01), Fitted(Uniform(1))]
 
 
 @pytest.mark.parametrize("codec", LARGE, ids=str)
@@ -126,11 +128,23 @@ def test_thread_count_does_not_show(codec: Codec) -> None:
     for threads in (1, 2, 7):
         torch.set_num_threads(threads)
         seen.append(outcome(codec, x, 9))
-    for _, data, decoded in seen[1:]:
+    for _, data, decoded, added in seen[1:]:
         assert torch.equal(data, seen[0][1])
         assert torch.equal(decoded, seen[0][2])
+        assert torch.equal(added, seen[0][3])
     torch.set_num_threads(2)
     assert_equal_to_twin(codec, x)
+
+
+@pytest.mark.parametrize("count", [512, 4096, 65535])
+@pytest.mark.parametrize("kind", ["normal", "zeros", "integers", "heavy tail"])
+def test_topk_where_a_sample_says_what_to_sort(isa: str, kind: str, count: int) -> None:
+    x = INPUTS[kind](1, count)
+    for ratio in (1e-9, 0.01, 0.2):
+        assert_equal_to_twin(TopK(ratio), x)
+    # What is sampled is larger than the rest: the sample misleads, and all must be sorted.
+    x[0, torch.arange(256) * count // 256] *= 1e4
+    assert_equal_to_twin(TopK(0.01), x)
 
 
 def test_outputs_past_the_cache(isa: str) -> None:

@@ -1,9 +1,12 @@
 """Tensor -> fewer bytes -> tensor. Knows no network."""
 
 from thinwire.codecs.base import Codec
+from thinwire.codecs.bucketed import Bucketed
 from thinwire.codecs.copies import BFloat16, Float16, Identity
 from thinwire.codecs.feedback import ErrorFeedback
+from thinwire.codecs.fitted import Fitted
 from thinwire.codecs.mixed import Mixed
+from thinwire.codecs.parts import Parts
 from thinwire.codecs.qsgd import QSGD
 from thinwire.codecs.scaled import Sign, Ternary
 from thinwire.codecs.seeds import seed_from
@@ -14,11 +17,14 @@ from thinwire.codecs.uniform import Uniform, variances
 __all__ = [
     "QSGD",
     "BFloat16",
+    "Bucketed",
     "Codec",
     "ErrorFeedback",
+    "Fitted",
     "Float16",
     "Identity",
     "Mixed",
+    "Parts",
     "RandomK",
     "Sign",
     "Ternary",

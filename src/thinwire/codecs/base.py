@@ -21,9 +21,10 @@ FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 class Codec(ABC):
     """A float tensor to bytes and back. No hidden state; both ends know codec, shape and seed from the plan.
 
-    encode takes float32, float16 or bfloat16 of any layout; decode returns float32. `out` saves the allocation: a
-    contiguous flat uint8 tensor of `nbytes(x.shape)`, or a contiguous float32 tensor of `shape`. A value that is not
-    finite, or that the codec can't hold, is a ValueError that names its row; rows run along the last dimension.
+    encode takes float32, float16 or bfloat16 of any layout; decode returns float32, add adds to it. `out` saves the
+    allocation: a contiguous flat uint8 tensor of `nbytes(x.shape)`, or a contiguous float32 tensor of `shape`. A value
+    that is not finite, or that the codec can't hold, is a ValueError that names its row; rows run along the last
+    dimension.
     """
 
     @abstractmethod
@@ -40,6 +41,16 @@ class Codec(ABC):
 
     # False where a codec leaves some values of `out` as they were: then fresh memory must be zeros.
     fills_out: bool = True
+    # False where the seed changes nothing.
+    uses_seed: bool = True
+
+    def _add(self, data: Tensor, seed: int, out: Tensor) -> bool:
+        """Add to contiguous float32 `out`; False, and `out` as it was, where the bytes can't be this codec's."""
+        decoded = self._fresh(tuple(out.shape), out.device)
+        if not self._decode(data, seed, decoded):
+            return False
+        out += decoded
+        return True
 
     def _refused(self, x_ND: Tensor) -> Tensor:
         """Which rows of finite values `_encode` can't send, bool [N]; by default the one with the largest value."""
@@ -67,14 +78,29 @@ class Codec(ABC):
         _check_seed(seed)
         _check_buffer(f"{self}.decode: data for shape {shape}", data, (self.nbytes(shape),), torch.uint8, data.device)
         if out is None:
-            out = kernels.empty(shape, torch.float32, data.device)
-            if not self.fills_out:
-                out.zero_()
+            out = self._fresh(shape, data.device)
         else:
             _check_buffer(f"{self}.decode: out", out, shape, torch.float32, data.device, apart_from=data)
         if not self._decode(data, seed, out):
-            raise ValueError(f"{self}.decode: these {data.numel()} bytes were not made by {self} for shape {shape}")
+            raise ValueError(f"{self}.decode: {self._disowned(data, shape)}")
         return out
+
+    def add(self, data: Tensor, out: Tensor, *, seed: int = 0) -> Tensor:
+        """`out += decode(data, out.shape)`, bit for bit; a sparse codec touches only what was sent. Returns `out`."""
+        shape = tuple(out.shape)
+        _check_seed(seed)
+        _check_buffer(f"{self}.add: out", out, shape, torch.float32, data.device, apart_from=data)
+        _check_buffer(f"{self}.add: data for shape {shape}", data, (self.nbytes(shape),), torch.uint8, data.device)
+        if not self._add(data, seed, out):
+            raise ValueError(f"{self}.add: {self._disowned(data, shape)}")
+        return out
+
+    def _fresh(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        out = kernels.empty(shape, torch.float32, device)
+        return out if self.fills_out else out.zero_()
+
+    def _disowned(self, data: Tensor, shape: Shape) -> str:
+        return f"these {data.numel()} bytes were not made by {self} for shape {tuple(shape)}"
 
     def _as_float32(self, x: Tensor) -> Tensor:
         if not isinstance(x, Tensor):
@@ -115,8 +141,15 @@ def rows_and_width(shape: Shape) -> tuple[int, int]:
     return math.prod(checked[:-1]), checked[-1] if checked else 1
 
 
+# These two run once for each part of a message: the usual shapes come first, and cost no view.
 def as_rows(x: Tensor) -> Tensor:
-    return x.view(rows_and_width(x.shape))
+    if x.dim() == 2:
+        return x
+    return x.unsqueeze(0) if x.dim() == 1 else x.view(rows_and_width(x.shape))
+
+
+def as_flat(x: Tensor) -> Tensor:
+    return x if x.dim() == 1 else x.view(-1)
 
 
 def _check_seed(seed: int) -> None:

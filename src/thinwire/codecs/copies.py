@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from thinwire.codecs.base import Codec, Shape, num_values
+from thinwire.codecs.base import Codec, Shape, as_flat, num_values
 from thinwire.codecs.kernels import kernels_for
 from thinwire.codecs.twins.copy import DTYPES
 
@@ -14,6 +14,7 @@ class _Copy(Codec):
     """Each value in another dtype, to nearest, ties to even."""
 
     dtype: ClassVar[str]
+    uses_seed = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -22,10 +23,14 @@ class _Copy(Codec):
         return DTYPES[self.dtype].itemsize * num_values(shape)
 
     def _encode(self, x: Tensor, seed: int, out: Tensor) -> bool:
-        return kernels_for(x).encode_copy(x.view(-1), self.dtype, out)
+        return kernels_for(x).encode_copy(as_flat(x), self.dtype, out)
 
     def _decode(self, data: Tensor, seed: int, out: Tensor) -> bool:
-        kernels_for(data).decode_copy(data, self.dtype, out.view(-1))
+        kernels_for(data).decode_copy(data, self.dtype, as_flat(out))
+        return True
+
+    def _add(self, data: Tensor, seed: int, out: Tensor) -> bool:
+        kernels_for(data).add_copy(data, self.dtype, as_flat(out))
         return True
 
     def _refused(self, x_ND: Tensor) -> Tensor:

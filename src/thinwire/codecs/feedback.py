@@ -22,6 +22,7 @@ class ErrorFeedback(Codec):
             raise ValueError(f"ErrorFeedback({codec}): one memory is enough; wrap the plain codec itself")
         self.codec = codec
         self.fills_out = codec.fills_out
+        self.uses_seed = codec.uses_seed
         self._memory: dict[str, Tensor] = {}
 
     def __repr__(self) -> str:
@@ -58,3 +59,6 @@ class ErrorFeedback(Codec):
 
     def _decode(self, data: Tensor, seed: int, out: Tensor) -> bool:
         return self.codec._decode(data, seed, out)
+
+    def _add(self, data: Tensor, seed: int, out: Tensor) -> bool:
+        return self.codec._add(data, seed, out)

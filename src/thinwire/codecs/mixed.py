@@ -50,6 +50,10 @@ class Mixed(Codec):
         kernels_for(data).decode_mixed(data, self.bits.to(data.device), as_rows(out))
         return True
 
+    def _add(self, data: Tensor, seed: int, out: Tensor) -> bool:
+        kernels_for(data).add_mixed(data, self.bits.to(data.device), as_rows(out))
+        return True
+
     def _refused(self, x_ND: Tensor) -> Tensor:
         refused = torch.zeros(len(x_ND), dtype=torch.bool, device=x_ND.device)
         for bits in (1, 2, 4, 8, 16):

@@ -5,7 +5,7 @@ import operator
 import torch
 from torch import Tensor
 
-from thinwire.codecs.base import Codec, Shape, num_values
+from thinwire.codecs.base import Codec, Shape, as_flat, num_values
 from thinwire.codecs.kernels import kernels_for
 from thinwire.codecs.twins.flat import SCALE_BYTES, bucket_norm
 from thinwire.codecs.twins.pack import packed_bytes
@@ -40,10 +40,14 @@ class QSGD(Codec):
         return whole * (packed_bytes(self.bucket, self.bits) + SCALE_BYTES) + last
 
     def _encode(self, x: Tensor, seed: int, out: Tensor) -> bool:
-        return kernels_for(x).encode_qsgd(x.view(-1), self.bits, self.bucket, seed, out)
+        return kernels_for(x).encode_qsgd(as_flat(x), self.bits, self.bucket, seed, out)
 
     def _decode(self, data: Tensor, seed: int, out: Tensor) -> bool:
-        kernels_for(data).decode_qsgd(data, self.bits, self.bucket, out.view(-1))
+        kernels_for(data).decode_qsgd(data, self.bits, self.bucket, as_flat(out))
+        return True
+
+    def _add(self, data: Tensor, seed: int, out: Tensor) -> bool:
+        kernels_for(data).add_qsgd(data, self.bits, self.bucket, as_flat(out))
         return True
 
     def _refused(self, x_ND: Tensor) -> Tensor:

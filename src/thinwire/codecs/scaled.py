@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from thinwire.codecs.base import Codec, Shape, num_values
+from thinwire.codecs.base import Codec, Shape, as_flat, num_values
 from thinwire.codecs.kernels import kernels_for
 from thinwire.codecs.twins.flat import SCALE_BYTES
 from thinwire.codecs.twins.pack import packed_bytes
@@ -17,6 +17,7 @@ class Sign(Codec):
     """
 
     bits = 1
+    uses_seed = False
 
     def __repr__(self) -> str:
         return "Sign()"
@@ -25,10 +26,14 @@ class Sign(Codec):
         return packed_bytes(num_values(shape), 1) + SCALE_BYTES
 
     def _encode(self, x: Tensor, seed: int, out: Tensor) -> bool:
-        return kernels_for(x).encode_sign(x.view(-1), out)
+        return kernels_for(x).encode_sign(as_flat(x), out)
 
     def _decode(self, data: Tensor, seed: int, out: Tensor) -> bool:
-        kernels_for(data).decode_sign(data, out.view(-1))
+        kernels_for(data).decode_sign(data, as_flat(out))
+        return True
+
+    def _add(self, data: Tensor, seed: int, out: Tensor) -> bool:
+        kernels_for(data).add_sign(data, as_flat(out))
         return True
 
 
@@ -47,8 +52,12 @@ class Ternary(Codec):
         return packed_bytes(num_values(shape), 2) + SCALE_BYTES
 
     def _encode(self, x: Tensor, seed: int, out: Tensor) -> bool:
-        return kernels_for(x).encode_ternary(x.view(-1), seed, out)
+        return kernels_for(x).encode_ternary(as_flat(x), seed, out)
 
     def _decode(self, data: Tensor, seed: int, out: Tensor) -> bool:
-        kernels_for(data).decode_ternary(data, out.view(-1))
+        kernels_for(data).decode_ternary(data, as_flat(out))
+        return True
+
+    def _add(self, data: Tensor, seed: int, out: Tensor) -> bool:
+        kernels_for(data).add_ternary(data, as_flat(out))
         return True

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from thinwire.codecs.base import Codec, Shape, num_values
+from thinwire.codecs.base import Codec, Shape, as_flat, num_values
 from thinwire.codecs.kernels import kernels_for
 from thinwire.codecs.twins.sparse import VALUE_BYTES, topk_bytes
 
@@ -16,6 +16,8 @@ class TopK(Codec):
     Wire: k = ceil(ratio n) float32 values, then their positions in Elias and Fano's code: about 5.1 k bytes at 1 %.
     Biased, but never adds error: wrap it in ErrorFeedback.
     """
+
+    uses_seed = False
 
     def __init__(self, ratio: float) -> None:
         _check_ratio("TopK", ratio)
@@ -28,10 +30,13 @@ class TopK(Codec):
         return topk_bytes(num_values(shape), num_kept(shape, self.ratio))
 
     def _encode(self, x: Tensor, seed: int, out: Tensor) -> bool:
-        return kernels_for(x).encode_topk(x.view(-1), num_kept(x.shape, self.ratio), out)
+        return kernels_for(x).encode_topk(as_flat(x), num_kept_of(x.numel(), self.ratio), out)
 
     def _decode(self, data: Tensor, seed: int, out: Tensor) -> bool:
-        return kernels_for(data).decode_topk(data, num_kept(out.shape, self.ratio), out.view(-1))
+        return kernels_for(data).decode_topk(data, num_kept_of(out.numel(), self.ratio), as_flat(out))
+
+    def _add(self, data: Tensor, seed: int, out: Tensor) -> bool:
+        return kernels_for(data).add_topk(data, num_kept_of(out.numel(), self.ratio), as_flat(out))
 
 
 class RandomK(Codec):
@@ -53,10 +58,15 @@ class RandomK(Codec):
         return VALUE_BYTES * num_kept(shape, self.ratio)
 
     def _encode(self, x: Tensor, seed: int, out: Tensor) -> bool:
-        return kernels_for(x).encode_randomk(x.view(-1), num_kept(x.shape, self.ratio), self._gain(x), seed, out)
+        k = num_kept_of(x.numel(), self.ratio)
+        return kernels_for(x).encode_randomk(as_flat(x), k, self._gain(x), seed, out)
 
     def _decode(self, data: Tensor, seed: int, out: Tensor) -> bool:
-        kernels_for(data).decode_randomk(data, num_kept(out.shape, self.ratio), seed, out.view(-1))
+        kernels_for(data).decode_randomk(data, num_kept_of(out.numel(), self.ratio), seed, as_flat(out))
+        return True
+
+    def _add(self, data: Tensor, seed: int, out: Tensor) -> bool:
+        kernels_for(data).add_randomk(data, num_kept_of(out.numel(), self.ratio), seed, as_flat(out))
         return True
 
     def _refused(self, x_ND: Tensor) -> Tensor:
@@ -66,12 +76,15 @@ class RandomK(Codec):
         return "is beyond float32 once scaled by n / k; scale it down"
 
     def _gain(self, x: Tensor) -> float:
-        return x.numel() / num_kept(x.shape, self.ratio) if self.unbiased and x.numel() else 1.0
+        return x.numel() / num_kept_of(x.numel(), self.ratio) if self.unbiased and x.numel() else 1.0
 
 
 def num_kept(shape: Shape, ratio: float) -> int:
     """At least one value, so that no tensor starves; none of an empty one."""
-    count = num_values(shape)
+    return num_kept_of(num_values(shape), ratio)
+
+
+def num_kept_of(count: int, ratio: float) -> int:
     # The product may land just above a whole number (0.07 * 100 = 7.000000000000001): that is not one more value.
     return max(min(count, 1), math.ceil(round(count * ratio, 6)))
 

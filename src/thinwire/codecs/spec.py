@@ -1,4 +1,4 @@
-"""Codecs by name, as cases, plans and commands write them: uniform:4, topk:0.01, float32."""
+"""Codecs by name, as cases, plans and commands write them: uniform:4, qsgd:4:128, topk:0.01, float32."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,8 @@ PLAIN: dict[str, Callable[[], Codec]] = {
     "sign": Sign,
     "ternary": Ternary,
 }
-WITH_BITS: dict[str, Callable[[int], Codec]] = {"uniform": Uniform, "qsgd": QSGD}
+WITH_BITS: dict[str, Callable[[int], Codec]] = {"uniform": Uniform}
+WITH_BUCKET: dict[str, Callable[..., Codec]] = {"qsgd": QSGD}  # bits, and a bucket if the usual one won't do
 WITH_RATIO: dict[str, Callable[[float], Codec]] = {"topk": TopK, "randomk": RandomK}
 
 
@@ -28,9 +29,23 @@ def parse_codec(spec: str) -> Codec:
             return PLAIN[name]()
         if name in WITH_BITS:
             return WITH_BITS[name](int(argument))
+        if name in WITH_BUCKET:
+            return WITH_BUCKET[name](*_whole_numbers(argument))
         if name in WITH_RATIO:
             return WITH_RATIO[name](float(argument))
     except ValueError as error:
         raise ValueError(f"codec {spec!r}: {error}") from None
-    offered = [*PLAIN, *(f"{name}:BITS" for name in WITH_BITS), *(f"{name}:RATIO" for name in WITH_RATIO)]
+    offered = [
+        *PLAIN,
+        *(f"{name}:BITS" for name in WITH_BITS),
+        *(f"{name}:BITS[:BUCKET]" for name in WITH_BUCKET),
+        *(f"{name}:RATIO" for name in WITH_RATIO),
+    ]
     raise ValueError(f"codec {spec!r} is not known; give one of {', '.join(offered)}, for example uniform:4")
+
+
+def _whole_numbers(argument: str) -> list[int]:
+    numbers = argument.split(":")
+    if len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
+        raise ValueError("give BITS or BITS:BUCKET in whole numbers, for example qsgd:4 or qsgd:4:128")
+    return [int(number) for number in numbers]

@@ -52,6 +52,10 @@ class Uniform(Codec):
         kernels_for(data).decode_uniform(data, self.bits, as_rows(out))
         return True
 
+    def _add(self, data: Tensor, seed: int, out: Tensor) -> bool:
+        kernels_for(data).add_uniform(data, self.bits, as_rows(out))
+        return True
+
     def _refused(self, x_ND: Tensor) -> Tensor:
         return ~fit_grid(x_ND, self.bits)[2].squeeze(1)
 

@@ -19,3 +19,7 @@ def encode_copy(x: Tensor, dtype: str, out: Tensor) -> bool:
 
 def decode_copy(data: Tensor, dtype: str, out: Tensor) -> None:
     out.copy_(from_bytes(data, DTYPES[dtype]))
+
+
+def add_copy(data: Tensor, dtype: str, out: Tensor) -> None:
+    out.add_(from_bytes(data, DTYPES[dtype]).to(torch.float32))

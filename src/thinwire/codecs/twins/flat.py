@@ -24,8 +24,11 @@ def encode_sign(x: Tensor, out: Tensor) -> bool:
 
 
 def decode_sign(data: Tensor, out: Tensor) -> None:
-    codes, scale = _take(data, 1, out.numel())
-    out.copy_(torch.where(codes == 1, scale, -scale))
+    out.copy_(_signs(data, out.numel()))
+
+
+def add_sign(data: Tensor, out: Tensor) -> None:
+    out.add_(_signs(data, out.numel()))
 
 
 def encode_ternary(x: Tensor, seed: int, out: Tensor) -> bool:
@@ -36,8 +39,11 @@ def encode_ternary(x: Tensor, seed: int, out: Tensor) -> bool:
 
 
 def decode_ternary(data: Tensor, out: Tensor) -> None:
-    codes, scale = _take(data, 2, out.numel())
-    out.copy_(torch.where(codes == 2, -scale, torch.where(codes == 1, scale, 0.0)))
+    out.copy_(_ternaries(data, out.numel()))
+
+
+def add_ternary(data: Tensor, out: Tensor) -> None:
+    out.add_(_ternaries(data, out.numel()))
 
 
 def encode_qsgd(x: Tensor, bits: int, bucket: int, seed: int, out: Tensor) -> bool:
@@ -56,13 +62,25 @@ def encode_qsgd(x: Tensor, bits: int, bucket: int, seed: int, out: Tensor) -> bo
 
 
 def decode_qsgd(data: Tensor, bits: int, bucket: int, out: Tensor) -> None:
-    top = 2 ** (bits - 1) - 1
     for out_BK, _, begin, end in _buckets(out, data, bits, bucket):
-        rows = data[begin:end].view(out_BK.shape[0], -1)
-        norm = from_bytes(rows[:, -SCALE_BYTES:], torch.float32)
-        codes = unpack(rows[:, :-SCALE_BYTES], bits, out_BK.shape[1])
-        values = (codes & top).to(torch.float32) * (_at_least(norm) / top)
-        out_BK.copy_(torch.where(codes > top, -values, values))
+        out_BK.copy_(_levels(data[begin:end].view(out_BK.shape[0], -1), bits, out_BK.shape[1]))
+
+
+def add_qsgd(data: Tensor, bits: int, bucket: int, out: Tensor) -> None:
+    for out_BK, _, begin, end in _buckets(out, data, bits, bucket):
+        out_BK.add_(_levels(data[begin:end].view(out_BK.shape[0], -1), bits, out_BK.shape[1]))
+
+
+def fit_scale(x: Tensor, q: Tensor, out: Tensor) -> bool:
+    """The scale that brings q nearest to x, <x, q> / <q, q>, and 0 for a q of zeros; False where it is not finite."""
+    above, below = (torch.zeros((), dtype=torch.float64, device=x.device) for _ in range(2))
+    if x.numel():
+        for x_run, q_run in zip(torch.split(x, RUN), torch.split(q, RUN), strict=True):
+            above = above + _whole_sum(x_run[None], q_run[None])[0, 0]
+            below = below + _whole_sum(q_run[None], q_run[None])[0, 0]
+    scale = torch.where(below == 0, 0.0, above / below).to(torch.float32)
+    out.copy_(to_bytes(scale.reshape(1)))
+    return bool(torch.isfinite(scale))
 
 
 def mean_magnitude(x: Tensor) -> Tensor:
@@ -71,7 +89,7 @@ def mean_magnitude(x: Tensor) -> Tensor:
         return x.new_zeros(())
     total = torch.zeros((), dtype=torch.float64, device=x.device)
     for run in torch.split(x, RUN):
-        total = total + _whole_sum(run[None], 1)[0, 0]
+        total = total + _whole_sum(run[None])[0, 0]
     return (total / x.numel()).to(torch.float32)
 
 
@@ -79,17 +97,19 @@ def bucket_norm(x_BK: Tensor) -> Tensor:
     """L2 norm of each bucket, float32 [B, 1], likewise."""
     total = torch.zeros(x_BK.shape[0], 1, dtype=torch.float64, device=x_BK.device)
     for run in torch.split(x_BK, RUN, dim=1):
-        total = total + _whole_sum(run, 2)
+        total = total + _whole_sum(run, run)
     return total.sqrt().to(torch.float32)
 
 
-def _whole_sum(x_BK: Tensor, power: int) -> Tensor:
-    """Sum of |x|^power of each row, float64 [B, 1]: whole numbers below 2^WHOLE_BITS, so that no order can show."""
-    largest = x_BK.abs().amax(dim=1, keepdim=True)
-    _, exponent = torch.frexp(largest)
-    shift = WHOLE_BITS - (x_BK.shape[1] - 1).bit_length() - power * exponent
-    whole = _times_power_of_two(x_BK.double().abs() ** power, shift).round()
-    return _times_power_of_two(whole.sum(dim=1, keepdim=True), -shift) + largest * 0  # NaN stays NaN
+def _whole_sum(x_BK: Tensor, y_BK: Tensor | None = None) -> Tensor:
+    """Sum of |x|, or of x y, of each row, float64 [B, 1]: whole numbers below 2^WHOLE_BITS, so no order can show."""
+    factors = [x_BK] if y_BK is None else [x_BK, y_BK]
+    largest = [factor.abs().amax(dim=1, keepdim=True) for factor in factors]
+    exponent = torch.stack([torch.frexp(magnitude).exponent for magnitude in largest]).sum(dim=0)
+    shift = WHOLE_BITS - (x_BK.shape[1] - 1).bit_length() - exponent
+    terms = x_BK.double().abs() if y_BK is None else x_BK.double() * y_BK.double()
+    total = _times_power_of_two(terms, shift).round().sum(dim=1, keepdim=True)
+    return _times_power_of_two(total, -shift) + sum(magnitude * 0 for magnitude in largest)  # NaN stays NaN
 
 
 def _times_power_of_two(x: Tensor, exponent: Tensor) -> Tensor:
@@ -110,6 +130,24 @@ def _put(codes: Tensor, scale: Tensor, out: Tensor) -> bool:
     out[:-SCALE_BYTES] = codes
     out[-SCALE_BYTES:] = to_bytes(scale.reshape(1))
     return bool(torch.isfinite(scale))
+
+
+def _signs(data: Tensor, count: int) -> Tensor:
+    codes, scale = _take(data, 1, count)
+    return torch.where(codes == 1, scale, -scale)
+
+
+def _ternaries(data: Tensor, count: int) -> Tensor:
+    codes, scale = _take(data, 2, count)
+    return torch.where(codes == 2, -scale, torch.where(codes == 1, scale, 0.0))
+
+
+def _levels(rows: Tensor, bits: int, width: int) -> Tensor:
+    top = 2 ** (bits - 1) - 1
+    norm = from_bytes(rows[:, -SCALE_BYTES:], torch.float32)
+    codes = unpack(rows[:, :-SCALE_BYTES], bits, width)
+    values = (codes & top).to(torch.float32) * (_at_least(norm) / top)
+    return torch.where(codes > top, -values, values)
 
 
 def _take(data: Tensor, bits: int, count: int) -> tuple[Tensor, Tensor]:

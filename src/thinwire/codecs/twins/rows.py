@@ -35,6 +35,11 @@ def decode_uniform(data: Tensor, bits: int, out_ND: Tensor) -> None:
     out_ND.copy_(_decode(data.view(num_rows, row_bytes(width, bits)), bits, width))
 
 
+def add_uniform(data: Tensor, bits: int, out_ND: Tensor) -> None:
+    num_rows, width = out_ND.shape
+    out_ND.add_(_decode(data.view(num_rows, row_bytes(width, bits)), bits, width))
+
+
 def encode_mixed(x_ND: Tensor, bits_N: Tensor, seed: int, out: Tensor) -> bool:
     all_ok = True
     for bits, rows, places in _rows_by_width(bits_N, x_ND.shape[1]):
@@ -48,6 +53,11 @@ def decode_mixed(data: Tensor, bits_N: Tensor, out_ND: Tensor) -> None:
     """Rows of width 0 are left as they are."""
     for bits, rows, places in _rows_by_width(bits_N, out_ND.shape[1]):
         out_ND[rows] = _decode(data[places], bits, out_ND.shape[1])
+
+
+def add_mixed(data: Tensor, bits_N: Tensor, out_ND: Tensor) -> None:
+    for bits, rows, places in _rows_by_width(bits_N, out_ND.shape[1]):
+        out_ND[rows] += _decode(data[places], bits, out_ND.shape[1])
 
 
 def fit_grid(x_ND: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -38,22 +38,21 @@ def encode_topk(x: Tensor, k: int, out: Tensor) -> bool:
 
 
 def decode_topk(data: Tensor, k: int, out: Tensor) -> bool:
-    """False where the bytes are not k positions inside `out`."""
+    """False, and `out` as it was, where the bytes are not k ascending positions inside `out`."""
+    positions = _read_positions(data, k, out.numel())
+    if positions is None:
+        return False
     out.zero_()
-    if k == 0:
-        return True
-    low_bits = _low_bits(out.numel(), k)
-    values_end = VALUE_BYTES * k
-    low_bytes, _ = _position_bytes(out.numel(), k)
-    marks = torch.nonzero(_bytes_to_bits(data[values_end + low_bytes :])).flatten()
-    if marks.numel() != k:
+    out[positions] = from_bytes(data[: VALUE_BYTES * k], torch.float32)
+    return True
+
+
+def add_topk(data: Tensor, k: int, out: Tensor) -> bool:
+    """Likewise; touches no value but those k."""
+    positions = _read_positions(data, k, out.numel())
+    if positions is None:
         return False
-    low = _bytes_to_bits(data[values_end : values_end + low_bytes])[: k * low_bits].view(k, low_bits)
-    top = marks - torch.arange(k, device=out.device)
-    positions = (top << low_bits) + (low << torch.arange(low_bits, device=out.device)).sum(dim=1)
-    if bool((positions >= out.numel()).any()):
-        return False
-    out[positions] = from_bytes(data[:values_end], torch.float32)
+    out.index_add_(0, positions, from_bytes(data[: VALUE_BYTES * k], torch.float32))
     return True
 
 
@@ -78,6 +77,10 @@ def decode_randomk(data: Tensor, k: int, seed: int, out: Tensor) -> None:
     out[permuted(k, out.numel(), seed, out.device)] = from_bytes(data, torch.float32)
 
 
+def add_randomk(data: Tensor, k: int, seed: int, out: Tensor) -> None:
+    out.index_add_(0, permuted(k, out.numel(), seed, out.device), from_bytes(data, torch.float32))
+
+
 def permuted(k: int, count: int, seed: int, device: torch.device) -> Tensor:
     """Where a keyed permutation of 0..count-1 sends 0..k-1: k different positions, each equally likely.
 
@@ -98,6 +101,23 @@ def permuted(k: int, count: int, seed: int, device: torch.device) -> Tensor:
         positions[outside] = (left << half) | right
         outside = outside[positions[outside] >= count]
     return positions
+
+
+def _read_positions(data: Tensor, k: int, count: int) -> Tensor | None:
+    """None where they are not k, each above the one before and below `count`."""
+    if k == 0:
+        return torch.empty(0, dtype=torch.int64, device=data.device)
+    low_bits = _low_bits(count, k)
+    values_end = VALUE_BYTES * k
+    low_bytes, _ = _position_bytes(count, k)
+    marks = torch.nonzero(_bytes_to_bits(data[values_end + low_bytes :])).flatten()
+    if marks.numel() != k:
+        return None
+    low = _bytes_to_bits(data[values_end : values_end + low_bytes])[: k * low_bits].view(k, low_bits)
+    top = marks - torch.arange(k, device=data.device)
+    positions = (top << low_bits) + (low << torch.arange(low_bits, device=data.device)).sum(dim=1)
+    ascending = bool((positions[1:] > positions[:-1]).all())
+    return positions if ascending and int(positions[-1]) < count else None
 
 
 def _low_bits(count: int, k: int) -> int:
