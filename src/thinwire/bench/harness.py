@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from thinwire.bench import bits, exchange, fullgraph, methods, minibatch, policies, training
+from thinwire.bench import bits, convergence, exchange, fullgraph, gradients, methods, minibatch, policies, training
 from thinwire.bench.case import Case
 from thinwire.launch import Lab, LabUnavailable, Member, RankFailed
 from thinwire.links import Door
@@ -39,7 +39,11 @@ WORKLOADS: dict[str, Workload] = {
     "bits": bits,
     "minibatch": minibatch,
     "policies": policies,
+    "gradients": gradients,
+    "convergence": convergence,
 }
+# Whole runs: a warm-up would be one more.
+WHOLE = ("training", "convergence")
 LOOK_S = 0.2
 EVENTS = "events.jsonl"
 
@@ -146,7 +150,7 @@ def _rank(member: Member, case: Case, folder: str) -> None:
     with Door(member.store) as door:
         prepared = workload.prepare(door, case, Path(folder))
         # Repeat -1 warms up connections and code, and is not kept. Whole runs need none.
-        for repeat in range(0 if case.workload == "training" else -1, case.repeats):
+        for repeat in range(0 if case.workload in WHOLE else -1, case.repeats):
             for method in case.methods:
                 line = _step(door, workload, method, prepared, case, repeat)
                 if member.rank == 0:
@@ -183,7 +187,7 @@ def _tell(door: Door, value: Any) -> list[Any]:
 
 
 def _watch(events: Path, case: Case, over: threading.Event, on_progress: Callable[[float, str], None]) -> None:
-    warm_up = 0 if case.workload == "training" else 1
+    warm_up = 0 if case.workload in WHOLE else 1
     total = (case.repeats + warm_up) * len(case.methods)
     while not over.wait(LOOK_S):
         steps = _read(events)

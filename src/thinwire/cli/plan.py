@@ -10,8 +10,10 @@ import tyro
 from rich.console import Console
 
 from thinwire import artifacts, graphs, minibatch
-from thinwire.cli import tables
+from thinwire.cli import plan_gradients, tables
 from thinwire.cli.train import Rows
+from thinwire.gradients.algorithms import algorithm
+from thinwire.launch import lab
 from thinwire.minibatch import predict
 from thinwire.minibatch.policies import Question, capacity, choose, worth
 from thinwire.minibatch.rows import RowFormat
@@ -24,18 +26,34 @@ POLICIES = ("vip", "degree", "halo", "paths")
 
 @dataclass
 class Plan:
-    """Say what a run will send and hold, before it runs. So far: minibatch training, by cache.
+    """Say what a run will send and hold, or how long its steps will take, before it runs.
 
-    thinwire plan --workers 4                          a synthetic graph on four ranks
+    thinwire plan --workers 4                          minibatch training by cache: a synthetic graph on four ranks
 
     thinwire plan --data shards --caches 0,0.1,0.5     a graph that `thinwire partition` has written
+
+    thinwire plan gradients --hosts 4 --rate 100mbit   a network's gradients: how to group and compress them (root)
+
+    thinwire plan gradients --network my.module:make   your own: make() returns (model, batch, loss_fn)
     """
 
     joins: ClassVar[bool] = False
+    technique: tyro.conf.Positional[Literal["minibatch", "gradients"]] = "minibatch"
+    """What to plan."""
+    network: Annotated[str, tyro.conf.arg(metavar="NAME")] = "resnet"
+    """gradients: resnet, gpt, or package.module:function."""
+    codec: Annotated[str, tyro.conf.arg(metavar="CODECS")] = "auto"
+    """gradients: topk:0.01, sign, ..., several with commas between; auto chooses, and may say none."""
+    hosts: int = 0
+    """gradients: emulated hosts instead of ranks on this machine, one rank each."""
+    rate: Annotated[str, tyro.conf.arg(metavar="RATE")] = "1gbit"
+    """gradients: rate of each emulated host's link, both ways."""
+    trace: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """gradients: write the predicted and a measured step, for ui.perfetto.dev."""
     data: str = "synthetic"
     """A graph by name (synthetic:..., planetoid:cora, graph.npz), or a folder that `thinwire partition` has written."""
     workers: int = 2
-    """Ranks; of a folder, its parts."""
+    """Ranks; of a shard folder, its parts."""
     model: Literal["sage", "gcn", "gat", "gin"] = "sage"
     """Kind of layers, whose weights' gradients are sent too."""
     layers: int = 3
@@ -63,13 +81,40 @@ class Plan:
         for name in ("workers", "layers", "hidden", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} is {getattr(self, name)}; give 1 or more")
+        if self.technique == "gradients":
+            self._verify_gradients()
+            return
         self._alphas()
         self._plan()
         for policy in self.policies.split(","):
             if policy not in POLICIES:
                 raise ValueError(f"--policies {self.policies}; give some of {', '.join(POLICIES)}")
 
+    def _verify_gradients(self) -> None:
+        lab.parse_rate(self.rate)
+        if self.hosts < 0:
+            raise ValueError(f"--hosts is {self.hosts}; give 1 or more, or leave it out for ranks on this machine")
+        if self.hosts and (problem := lab.missing()):
+            raise ValueError(problem)
+        if self.trace is not None:
+            artifacts.check_writable(self.trace)
+        for codec in () if self.codec == "auto" else self.codec.split(","):
+            algorithm(codec)
+
     def run(self, console: Console) -> None:
+        if self.technique == "gradients":
+            plan_gradients.run(
+                console,
+                network=self.network,
+                codec=self.codec,
+                workers=self.workers,
+                hosts=self.hosts,
+                rate=self.rate,
+                seed=self.seed,
+                trace=self.trace,
+                json=self.json,
+            )
+            return
         with (
             tempfile.TemporaryDirectory(prefix="thinwire-plan-") as made,
             Console(stderr=True).status("plan") as status,

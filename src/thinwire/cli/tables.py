@@ -10,6 +10,7 @@ from rich.table import Table
 from thinwire.bench import batches as batch_bench
 from thinwire.bench import codec as codec_bench
 from thinwire.bench import harness
+from thinwire.gradients import Plan
 
 
 def codecs(result: codec_bench.CodecBench) -> Table:
@@ -311,6 +312,43 @@ def caches(result: Mapping[str, Any]) -> Table:
             f"{row['feature_rows_held']:,}",
             f"{row['memory_bytes'] / 1e6:,.1f}",
         )
+    return table
+
+
+def groups(plan: Plan, title: str) -> Table:
+    """A plan's groups and the timeline foretold for them."""
+    assert plan.predicted is not None
+    table = Table(
+        title=title,
+        caption="foretold, in ms since backward began; a message is waited for only once backward is over",
+        box=box.SIMPLE_HEAD,
+    )
+    for heading in ("group", "tensors", "kB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("codec", no_wrap=True)
+    for heading in ("compressed", "sent", "there", "decoded"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    moments = ("compress_end_s", "transfer_begin_s", "transfer_end_s", "decompress_end_s")
+    for number, (group, times) in enumerate(zip(plan.groups, plan.predicted.groups, strict=True)):
+        codec = group.codec if group.primitive == "all_reduce" else f"{group.codec}, {group.primitive}"
+        facts = (str(number), str(len(group.names)), f"{group.nbytes / 1e3:,.1f}", codec)
+        table.add_row(*facts, *(f"{times[moment] * 1e3:.1f}" for moment in moments))
+    return table
+
+
+def fusions(plan: Plan, measured_s: float) -> Table:
+    """The plan's step beside those of the usual ways."""
+    assert plan.predicted is not None
+    gap = f"at most {plan.predicted.gap_s * 1e3:.2f} ms above the best" if plan.predicted.gap_s else "proven the best"
+    table = Table(
+        caption=f"this plan is {gap} of its kind; steps by it took {measured_s * 1e3:.1f} ms", box=box.SIMPLE_HEAD
+    )
+    table.add_column("way")
+    for heading in ("ms a step", "times none"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    steps = {"this plan": plan.predicted.step_s, **plan.alternatives}
+    for name, step_s in sorted(steps.items(), key=lambda item: item[1]):
+        table.add_row(name, f"{step_s * 1e3:.1f}", f"{steps['none'] / step_s:.2f}")
     return table
 
 

@@ -124,8 +124,12 @@ class Plan:
     @property
     def mean_age(self) -> int:
         """Of a row that is not sent; 0 where all are always."""
-        longest = min(self.sync_every or 0, self.assign_every)
-        return max(1, longest // 2) if longest > 1 else 0
+        return max(1, self.refresh_every // 2) if self.refresh_every > 1 else 0
+
+    @property
+    def refresh_every(self) -> int:
+        """Epochs from one that sends all rows to the next."""
+        return min(self.sync_every or 0, self.assign_every)
 
     @staticmethod
     def parse_bits(text: str) -> tuple[int, ...]:

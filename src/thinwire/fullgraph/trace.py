@@ -45,13 +45,17 @@ class Trace:
     def errors(self, bits: Sequence[int]) -> Tensor:
         """Expected squared error of each row at each of these bits, an epoch.
 
-        A row that is not sent is off by how far it has moved, and by what its last refreshing added.
+        A row that is not sent is off by how far it has moved, and by what its last refreshing added. That is no noise,
+        which is drawn anew for each row and epoch and cancels: weights move all rows at once, one way, and so they stay
+        until they are sent again. The square of a sum of N errors over r epochs is at most N r times the sum of their
+        squares, and for independent ones that sum itself: so lags count N r times.
         """
         assert self.variance is not None
         columns = [self.variance[:, self.widths.index(width or FIRST_BITS)] for width in bits]
         if 0 in bits:
             assert self.moved is not None
-            columns[list(bits).index(0)] = columns[list(bits).index(0)] + self.moved
+            place = list(bits).index(0)
+            columns[place] = columns[place] + self.moved * (len(self.moved) * self._plan.refresh_every)
         return torch.stack(columns, dim=1)
 
 

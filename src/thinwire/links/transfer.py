@@ -27,6 +27,9 @@ class Transfer(Generic[T]):
         self._posted_s = time.perf_counter()
         self.seconds = 0.0  # from posting to completion, once it has ended
         self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._ending = False
+        self._pass_on: Callable[[T], None] | None = None
         self._error: BaseException | None = None
         # On CUDA: what the caller's stream must be told to wait for.
         self.streamed: list[Any] = []
@@ -46,8 +49,25 @@ class Transfer(Generic[T]):
             work.wait()
         return self._finish()
 
+    def then(self, pass_on: Callable[[T], None]) -> None:
+        """Call this with the result once it is here, on the thread that sees it; `wait` returns after that."""
+        with self._lock:
+            if not self._ended.is_set() and not self._ending:
+                self._pass_on = pass_on
+                return
+        self._ended.wait()
+        if self._error is None:
+            pass_on(self._finish())
+
     def end(self, error: BaseException | None = None) -> None:
+        with self._lock:
+            self._ending = True
         self._error = error
+        if error is None and self._pass_on is not None:
+            try:
+                self._pass_on(self._finish())
+            except BaseException as raised:
+                self._error = raised
         self.seconds = time.perf_counter() - self._posted_s
         self._books.finished(self.waiting.channel, self.seconds)
         self._pulse.ends(self.waiting.size_bytes)

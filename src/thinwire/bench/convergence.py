@@ -1,0 +1,98 @@
+"""Workload `convergence`: whole runs of data-parallel training, one for each seed; final losses beside the first one's.
+
+Methods are codecs of gradients (none, sign, topk:0.01, dgc:0.01, ...); `sign --no-feedback` forgets what it loses.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from thinwire import gradients
+from thinwire.bench.case import Case
+from thinwire.bench.tasks import TASKS
+from thinwire.gradients.algorithms import MOMENTUM, algorithm
+from thinwire.links import Door
+
+NO_FEEDBACK = "--no-feedback"
+SETTINGS = {
+    "task": str,
+    "steps": int,
+    "batch": int,
+    "blocks": int,
+    "width": int,
+    "layers": int,
+    "text": str,
+    "lr": float,
+}
+MOMENTUM_OF = 0.9
+# The final loss is the mean over so large a last share of steps, and all ranks.
+LAST = 0.1
+GROUPS = "equal:4"
+
+
+def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        if name not in SETTINGS or type(value) is not SETTINGS[name]:
+            raise ValueError(f"settings: {name} = {value!r}; known are {', '.join(SETTINGS)}")
+    if settings.get("task", "resnet") not in TASKS:
+        raise ValueError(f"settings: task is {settings['task']!r}; give one of {', '.join(TASKS)}")
+    for method in methods:
+        algorithm(*_taken_apart(method)[:1])
+
+
+def set_up(case: Case, folder: Path) -> None:
+    """Nothing is shared but what ranks make themselves."""
+
+
+def prepare(door: Door, case: Case, folder: Path) -> tuple[Any, gradients.Profile]:
+    task = TASKS[case.settings.get("task", "resnet")](dict(case.settings))
+    specs = [_taken_apart(method)[0] for method in case.methods]
+    batch = task.batch(_size(case), door.rank, 0, case.seed)
+    return task, gradients.profile(task.build(), batch, task.loss, door, codecs=specs, steps=2)
+
+
+def units(method: str, settings: Mapping[str, Any]) -> int:
+    return 1
+
+
+def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[str, Any]:
+    task, profile = prepared
+    spec, feedback = _taken_apart(method)
+    count = int(case.settings.get("steps", 300))
+    torch.manual_seed(seed)
+    plan = gradients.plan(profile, spec, fusion=GROUPS, feedback=feedback, seed=seed, warm_up_steps=count // 10)
+    model = gradients.wrap(task.build(), plan, door)
+    momentum = 0.0 if algorithm(spec).memory == MOMENTUM else MOMENTUM_OF  # dgc has its own
+    optimizer = torch.optim.SGD(model.parameters(), lr=task.lr, momentum=momentum)
+    losses = []
+    for number in range(count):
+        optimizer.zero_grad()
+        loss = task.loss(model, task.batch(_size(case), door.rank, number, seed))
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    curve = door.told(torch.tensor(losses), channel="harness").mean(dim=0)
+    last = max(1, int(LAST * count))
+    return {"loss": float(curve[-last:].mean()), "curve": curve[:: max(1, count // 20)].tolist()}
+
+
+def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Mean over seeds; `loss_ratio` is over the first method's."""
+    losses = [each["loss"] for each in by_method[method]]
+    mean = statistics.fmean(losses)
+    first = statistics.fmean(each["loss"] for each in by_method[case.methods[0]])
+    return {"loss": mean, "loss_low": min(losses), "loss_high": max(losses), "loss_ratio": mean / first}
+
+
+def _taken_apart(method: str) -> tuple[str, bool]:
+    spec, _, words = method.partition(" ")
+    if words not in ("", NO_FEEDBACK):
+        raise ValueError(f"method {method!r}; give a codec, with {NO_FEEDBACK} or without")
+    return spec, not words
+
+
+def _size(case: Case) -> int:
+    return int(case.settings.get("batch", 32))

@@ -1,0 +1,65 @@
+"""`thinwire plan gradients` on every rank: profile a network's gradients, plan, take a few steps by the plan."""
+
+import importlib
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import nn
+
+from thinwire import gradients
+from thinwire.bench.tasks import TASKS
+from thinwire.gradients.algorithms import AUTO
+from thinwire.launch import Member
+from thinwire.links import Door
+
+STEPS = 8
+BATCH = 32
+
+
+def load(network: str) -> tuple[nn.Module, Any, Callable[[nn.Module, Any], torch.Tensor]]:
+    """A task's by name, or what a function of the user's own returns, named as `package.module:function`."""
+    if network in TASKS:
+        task = TASKS[network]({})
+        return task.build(), task.batch(BATCH, 0, 0, 0), task.loss
+    module, _, name = network.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), name)()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"network {network!r}: {error}; give {', '.join(TASKS)}, or package.module:function for a function of your "
+            "own that returns (model, batch, loss_fn)"
+        ) from None
+    if not isinstance(made, tuple) or len(made) != 3:
+        raise ValueError(f"network {network!r} returned {type(made).__name__}; return (model, batch, loss_fn)")
+    return made
+
+
+def rank(member: Member, network: str, codec: str, seed: int) -> dict[str, Any]:
+    """The plan and what steps by it took, with the last one's timeline."""
+    with Door(member.store) as door:
+        torch.manual_seed(seed)
+        model, batch, loss_fn = load(network)
+        codecs = AUTO if codec == "auto" else codec.split(",")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        profile = gradients.profile(model, batch, loss_fn, door, codecs=codecs, optimizer=optimizer)
+        plan = gradients.plan(profile, codec, seed=seed)
+        wrapped = gradients.wrap(model, plan, door)
+        taken = []
+        for _ in range(STEPS):
+            door.told(torch.zeros(1), channel="profile")
+            start = time.perf_counter()
+            optimizer.zero_grad()
+            loss_fn(wrapped, batch).backward()
+            optimizer.step()
+            taken.append(time.perf_counter() - start)
+        times = gradients.hook_of(wrapped).times
+    return {
+        "profile": profile.to_json(),
+        "plan": plan,
+        "measured_s": statistics.median(taken[2:]),
+        "times": [asdict(each) for each in times],
+    }

@@ -1,0 +1,189 @@
+"""Workload `gradients`: steps of data-parallel training, each method with a copy of the model of its own.
+
+none          DistributedDataParallel as it comes
+bfloat16      with torch's own hook
+powersgd      with torch's own hook, rank 2
+layer-wise | one | equal:8 | cupcake | auto      our hook and codecs, grouped so; `codec` of the settings
+local         the limit: the same step, nothing is sent
+"""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from thinwire import gradients
+from thinwire.bench.case import Case
+from thinwire.bench.tasks import TASKS, Task
+from thinwire.gradients.algorithms import AUTO, algorithm
+from thinwire.gradients.plan import CUPCAKE, LAYER_WISE, ONE_GROUP, Plan
+from thinwire.links import Door
+
+LIMIT = "local"
+NONE, BFLOAT16, POWERSGD, BEST = "none", "bfloat16", "powersgd", "auto"
+FUSIONS = (LAYER_WISE, ONE_GROUP, CUPCAKE)
+SETTINGS = {
+    "task": str,
+    "codec": str,
+    "turn": int,
+    "batch": int,
+    "blocks": int,
+    "width": int,
+    "layers": int,
+    "text": str,
+}
+POWERSGD_RANK = 2
+ONE_BUCKET_MIB = 4096
+WARM_UP = 3
+
+
+def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        if name not in SETTINGS or type(value) is not SETTINGS[name]:
+            raise ValueError(f"settings: {name} = {value!r}; known are {', '.join(SETTINGS)}")
+    if settings.get("task", "resnet") not in TASKS:
+        raise ValueError(f"settings: task is {settings['task']!r}; give one of {', '.join(TASKS)}")
+    algorithm(settings.get("codec", "topk:0.01"))
+    for method in methods:
+        if method not in (NONE, BFLOAT16, POWERSGD, BEST, LIMIT, *FUSIONS) and not method.startswith("equal:"):
+            raise ValueError(
+                f"method {method!r} is not known; give {NONE}, {BFLOAT16}, {POWERSGD}, {BEST}, {LIMIT}, "
+                f"{', '.join(FUSIONS)} or equal:GROUPS"
+            )
+
+
+def set_up(case: Case, folder: Path) -> None:
+    """Nothing is shared but what ranks make themselves."""
+
+
+def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:
+    task = TASKS[case.settings.get("task", "resnet")](dict(case.settings))
+    codec = str(case.settings.get("codec", "topk:0.01"))
+    size = int(case.settings.get("batch", 32))
+    torch.manual_seed(case.seed)
+    model = task.build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=task.lr)
+    profile = gradients.profile(
+        model,
+        task.batch(size, door.rank, 0, case.seed),
+        task.loss,
+        door,
+        codecs=dict.fromkeys([*AUTO, codec]),  # type: ignore[arg-type]
+        optimizer=optimizer,
+    )
+    made = {method: Steps(method, task, profile, codec, size, door, case.seed) for method in case.methods}
+    for steps in made.values():
+        steps.take(WARM_UP)
+    return made
+
+
+def units(method: str, settings: Mapping[str, Any]) -> int:
+    return int(settings.get("turn", 10))
+
+
+def step(door: Door, method: str, prepared: dict[str, Any], case: Case, seed: int) -> dict[str, Any]:
+    steps: Steps = prepared[method]
+    before = sent_bytes()
+    loss = steps.take(units(method, case.settings))
+    facts: dict[str, Any] = {"loss": loss, "wire_bytes": (sent_bytes() - before) / units(method, case.settings)}
+    return facts | steps.facts
+
+
+def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """`exposed_share` is what the step takes beyond one that sends nothing."""
+    own = by_method[method]
+    more: dict[str, Any] = {"wire_bytes": int(statistics.median(each["wire_bytes"] for each in own))}
+    more |= {name: own[-1][name] for name in ("loss", "predicted_s", "groups", "codecs") if name in own[-1]}
+    if by_method.get(LIMIT):
+        local = statistics.median(each["seconds"] for each in by_method[LIMIT])
+        more["exposed_share"] = max(0.0, 1 - local / statistics.median(each["seconds"] for each in own))
+    return more
+
+
+class Steps:
+    """A method's training, some steps at a time."""
+
+    def __init__(
+        self, method: str, task: Task, profile: gradients.Profile, codec: str, size: int, door: Door, seed: int
+    ) -> None:
+        torch.manual_seed(seed)
+        self._task, self._size, self._door, self._seed = task, size, door, seed
+        self._number = 0
+        self.facts: dict[str, Any] = {}
+        self._still = method == LIMIT
+        self.model = self._wrapped(method, task.build(), profile, codec)
+        self._optimizer = torch.optim.SGD(self.model.parameters(), lr=task.lr)
+
+    def take(self, count: int) -> float:
+        """The last step's loss on this rank."""
+        loss = torch.zeros(())
+        for _ in range(count):
+            batch = self._task.batch(self._size, self._door.rank, self._number, self._seed)
+            self._optimizer.zero_grad()
+            quiet: Any = self.model.no_sync() if self._still else nullcontext()
+            with quiet:
+                loss = self._task.loss(self.model, batch)
+                loss.backward()
+            self._optimizer.step()
+            self._number += 1
+        return float(loss.detach())
+
+    def _wrapped(
+        self, method: str, model: nn.Module, profile: gradients.Profile, codec: str
+    ) -> DistributedDataParallel:
+        if method in HOOKS:
+            # PowerSGD's hook posts its second sum from the backend's thread: with several buckets ranks may post theirs
+            # in different orders, which gloo takes for a mismatch.
+            more = {"bucket_cap_mb": ONE_BUCKET_MIB} if method == POWERSGD else {}
+            wrapped = DistributedDataParallel(model, **more)  # type: ignore[arg-type]
+            HOOKS[method](wrapped)
+            if method in (NONE, BFLOAT16):
+                self.facts["predicted_s"] = gradients.plan(profile, NONE).alternatives[method]
+            return wrapped
+        spec, fusion = ("auto", CUPCAKE) if method == BEST else (codec, method)
+        plan = gradients.plan(profile, spec, fusion=fusion)
+        self.facts |= _facts(plan)
+        return gradients.wrap(model, plan, self._door)
+
+
+def _facts(plan: Plan) -> dict[str, Any]:
+    assert plan.predicted is not None
+    codecs: dict[str, int] = {}
+    for group in plan.groups:
+        name = f"{group.codec} {group.primitive}"
+        codecs[name] = codecs.get(name, 0) + 1
+    return {"predicted_s": plan.predicted.step_s, "groups": len(plan.groups), "codecs": codecs}
+
+
+def _bfloat16(state: None, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """torch's own, under another name: DDP takes it by name for one that needs NCCL, though gloo sums bfloat16 too."""
+    return default_hooks.bf16_compress_hook(None, bucket)  # type: ignore[arg-type]
+
+
+def _power_sgd(model: DistributedDataParallel) -> None:
+    state = powerSGD_hook.PowerSGDState(None, POWERSGD_RANK, start_powerSGD_iter=2)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+HOOKS: dict[str, Callable[[DistributedDataParallel], None]] = {
+    NONE: lambda model: None,
+    LIMIT: lambda model: None,
+    BFLOAT16: lambda model: model.register_comm_hook(None, _bfloat16),
+    POWERSGD: _power_sgd,
+}
+
+
+def sent_bytes() -> int:
+    """That this host's interfaces have sent so far, frames and all; an emulated host has them to itself."""
+    total = 0
+    for line in Path("/proc/net/dev").read_text().splitlines()[2:]:
+        name, _, counts = line.partition(":")
+        if name.strip() != "lo":
+            total += int(counts.split()[8])
+    return total

@@ -1,0 +1,74 @@
+"""Something real to learn for the networks: handwritten digits, and the characters of the project's own docs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 (its usual name)
+
+from thinwire.bench.networks import CONTEXT, GPT, ResNet
+
+DOCS = "docs"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A network and its data; a rank's batch of a step follows from the seed."""
+
+    build: Callable[[], nn.Module]
+    batch: Callable[[int, int, int, int], tuple[Tensor, Tensor]]  # (size, rank, step, seed)
+    lr: float
+
+    @staticmethod
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        x, y = batch
+        logits = model(x)
+        return F.cross_entropy(logits.flatten(0, -2), y.flatten())
+
+
+def digits(settings: dict[str, Any]) -> Task:
+    """scikit-learn's 1,797 images of 8 x 8."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise ValueError("the digits come with scikit-learn; pip install scikit-learn") from None
+    data = load_digits()
+    images = torch.tensor(data.images, dtype=torch.float32)[:, None] / 16
+    labels = torch.tensor(data.target)
+
+    def batch(size: int, rank: int, step: int, seed: int) -> tuple[Tensor, Tensor]:
+        chosen = _draw(len(images), size, rank, step, seed)
+        return images[chosen], labels[chosen]
+
+    blocks, width = int(settings.get("blocks", 7)), int(settings.get("width", 32))
+    return Task(lambda: ResNet(blocks, width), batch, lr=float(settings.get("lr", 0.05)))
+
+
+def characters(settings: dict[str, Any]) -> Task:
+    """Windows of the text in a folder of Markdown files."""
+    folder = Path(str(settings.get("text", DOCS)))
+    text = "".join(path.read_text() for path in sorted(folder.glob("*.md")))
+    if len(text) <= CONTEXT:
+        raise ValueError(f"text: no Markdown in {folder}; name a folder with *.md files, or start where {DOCS}/ is")
+    alphabet = sorted(set(text))
+    places = {letter: place for place, letter in enumerate(alphabet)}
+    stream = torch.tensor([places[letter] for letter in text])
+
+    def batch(size: int, rank: int, step: int, seed: int) -> tuple[Tensor, Tensor]:
+        starts = _draw(len(stream) - CONTEXT, size, rank, step, seed)
+        windows = stream[starts[:, None] + torch.arange(CONTEXT + 1)]
+        return windows[:, :-1], windows[:, 1:]
+
+    layers, width = int(settings.get("layers", 4)), int(settings.get("width", 192))
+    return Task(lambda: GPT(len(alphabet), layers, width), batch, lr=float(settings.get("lr", 0.1)))
+
+
+TASKS: dict[str, Callable[[dict[str, Any]], Task]] = {"resnet": digits, "gpt": characters}
+
+
+def _draw(count: int, size: int, rank: int, step: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + step) * 1_009 + rank)
+    return torch.randint(0, count, (size,), generator=generator)

@@ -1,0 +1,128 @@
+"""What a profile says, and what each way of sending would cost by it. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from thinwire.codecs import Codec
+from thinwire.gradients.algorithms import ALL_GATHER, ALL_REDUCE, DENSE, TWO_STEP, algorithm
+from thinwire.gradients.layout import SMALL
+from thinwire.gradients.timeline import Way
+from thinwire.links.cost import Hinge
+
+READY, DEFINED = "ready", "defined"
+
+
+@dataclass(frozen=True)
+class TensorTimes:
+    """A parameter: its values, and the seconds of backward between the gradient before it and its own."""
+
+    name: str
+    num_values: int
+    backward_s: float
+
+
+@dataclass(frozen=True)
+class Affine:
+    """Seconds: so many for a group, for each tensor in it, for each value."""
+
+    group_s: float
+    tensor_s: float
+    value_s: float
+
+    def of(self, num_values: int) -> float:
+        """What a tensor adds. Small ones go in one run: it is their values that count."""
+        return self.value_s * num_values + (self.tensor_s if num_values >= SMALL else 0.0)
+
+
+@dataclass(frozen=True)
+class CodecCost:
+    """Of a rank: encoding its gradient, with what is remembered; adding one payload; decoding instead."""
+
+    encode: Affine
+    add: Affine
+    decode: Affine
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Measured on all ranks together: times are of the usual rank."""
+
+    world_size: int
+    order: str
+    tensors: tuple[TensorTimes, ...]
+    rest_s: float  # of a step, beside backward: forward, the optimizer
+    codecs: Mapping[str, CodecCost]
+    transfers: Mapping[str, Hinge]  # of each collective, over a rank's bytes
+    post_s: float  # to hand a message over
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> "Profile":
+        costs = {
+            spec: CodecCost(*(Affine(**row[part]) for part in ("encode", "add", "decode")))
+            for spec, row in content["codecs"].items()
+        }
+        return Profile(
+            world_size=content["world_size"],
+            order=content["order"],
+            tensors=tuple(TensorTimes(**row) for row in content["tensors"]),
+            rest_s=content["rest_s"],
+            codecs=costs,
+            transfers={kind: Hinge(**row) for kind, row in content["transfers"].items()},
+            post_s=content["post_s"],
+        )
+
+
+def ways_of(profile: Profile, specs: Sequence[str], *, feedback: bool = True) -> list[tuple[str, str, Way]]:
+    """(codec, primitive, costs), for every primitive by which the codec's payloads can meet."""
+    ways = []
+    for spec in specs:
+        if spec not in profile.codecs:
+            raise ValueError(f"codec {spec!r} is not in the profile, which has {', '.join(profile.codecs)}; profile it")
+        found = algorithm(spec, feedback=feedback)
+        ways += [(spec, primitive, _way(profile, spec, found.codec, primitive)) for primitive in found.primitives]
+    return ways
+
+
+def _way(profile: Profile, spec: str, codec: Codec | None, primitive: str) -> Way:
+    n, cost = profile.world_size, profile.codecs[spec]
+    sizes = [each.num_values for each in profile.tensors]
+    nbytes = [_nbytes(spec, codec, size) for size in sizes]
+    hinge = profile.transfers
+
+    def gathered(size: float) -> float:
+        return hinge[ALL_GATHER](size)
+
+    def reduced(size: float) -> float:
+        return hinge[ALL_REDUCE](size)
+
+    def two_step(size: float) -> float:
+        # In between, on the slice's owner: n pieces are added up and encoded again.
+        values = size / max(sum(nbytes), 1) * sum(sizes)
+        between = (
+            n * cost.add.group_s + cost.add.value_s * values + cost.encode.group_s + cost.encode.value_s * values / n
+        )
+        return 2 * hinge["all_to_all"](size / n) + between
+
+    transfer = {ALL_GATHER: gathered, ALL_REDUCE: reduced, TWO_STEP: two_step}[primitive]
+    taken, times = (cost.add, n) if primitive == ALL_GATHER else (cost.decode, 1)
+    return Way(
+        name=f"{spec} {primitive}",
+        compress_s=tuple(cost.encode.of(size) for size in sizes),
+        decompress_s=tuple(times * taken.of(size) for size in sizes),
+        nbytes=tuple(nbytes),
+        compress_fixed_s=cost.encode.group_s + profile.post_s,
+        decompress_fixed_s=times * taken.group_s,
+        transfer_s=transfer,
+    )
+
+
+def _nbytes(spec: str, codec: Codec | None, size: int) -> int:
+    if codec is None:
+        return 4 * size
+    if spec in DENSE:
+        return codec.nbytes((size,))
+    return codec.nbytes((size,)) if size >= SMALL else 4 * size

@@ -1,0 +1,200 @@
+"""DDP's communication hook: a bucket is a group of the plan. Encode when it is ready, decode when backward is over."""
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.variable import Variable
+
+from thinwire.gradients.algorithms import ALL_REDUCE, MOMENTUM, NONE, algorithm
+from thinwire.gradients.costs import READY
+from thinwire.gradients.group import Group
+from thinwire.gradients.plan import Plan
+from thinwire.links import Door
+
+# DGC's first ratio; a quarter of it in each of the following parts of the warm-up.
+WARM_UP_RATIO = 0.25
+
+
+class LossScaler(Protocol):
+    """What torch.amp.GradScaler has."""
+
+    def get_scale(self) -> float: ...
+
+
+@dataclass
+class GroupTimes:
+    """A group in the last step; seconds since the pass began."""
+
+    group: int
+    ready_s: float
+    posted_s: float = 0.0
+    transfer_s: float = 0.0
+    arrived_s: float = 0.0
+    done_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Pending:
+    group: Group
+    buffer: Tensor
+    future: Any
+    times: GroupTimes
+
+
+class Hook:
+    """State of the hook of one wrapped model.
+
+    `skipped` counts the steps in which somebody's gradient was not finite: gradients are NaN then on all ranks, as
+    plain DDP's would be, and nothing that is remembered changes. `times` is the last step's timeline.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        door: Door,
+        names: Mapping[int, str],
+        *,
+        scaler: LossScaler | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.plan, self.door = plan, door
+        self._names = names  # by the parameter's id
+        self._scaler = scaler
+        # Without what has no values, which DDP puts where it likes.
+        self._planned = [group for group in plan.groups if any(plan.sizes[name] for name in group.names)]
+        self._groups: dict[int, Group] = {}
+        self._state: dict[str, dict[str, Tensor]] = {}
+        self._pending: list[_Pending] = []
+        self._first_pass = plan.order == READY
+        self._began_s = time.perf_counter()
+        self.steps = 0  # in which groups were sent
+        self.skipped = 0
+        self.times: list[GroupTimes] = []
+        if state is not None:
+            self.load_state_dict(state)
+
+    def begin(self) -> None:
+        """Forward is over: the clock of the timeline starts."""
+        self._began_s = time.perf_counter()
+
+    def take(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        if not bucket.index():
+            self.times = []
+        named = [(self._names[id(each)], each.numel()) for each in bucket.parameters() if each.numel()]
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        if named:
+            group = self._group(len(self._pending), named, bucket.buffer().device)
+            times = GroupTimes(group.number, self._now())
+            scale = self._scaler.get_scale() if self._scaler is not None else 1.0
+            group.post(bucket.buffer(), self.steps, scale)
+            times.posted_s = self._now()
+            self._pending.append(_Pending(group, bucket.buffer(), future, times))
+        else:
+            future.set_result(bucket.buffer())
+        if bucket.is_last():
+            # Before DDP's own last act, which waits for the futures: so it was queued before that.
+            Variable._execution_engine.queue_callback(self._finish)
+        return future
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything remembered, this rank's, by what and the parameter's name; and the count of steps."""
+        now = {what: dict(own) for what, own in self._state.items()}
+        for group in self._groups.values():
+            for what, own in group.state().items():
+                now.setdefault(what, {}).update(own)
+        flat = {f"{what}/{name}": tensor for what, own in now.items() for name, tensor in own.items()}
+        return {"steps": torch.tensor(self.steps), **flat}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self._groups.clear()
+        self._state = {}
+        for key, tensor in state.items():
+            what, _, name = key.partition("/")
+            if name:
+                self._state.setdefault(what, {})[name] = tensor
+        self.steps = int(state["steps"])
+
+    def _group(self, number: int, named: Sequence[tuple[str, int]], device: torch.device) -> Group:
+        names, sizes = [name for name, _ in named], [size for _, size in named]
+        if self._first_pass:
+            # DDP learns the order of gradients in its first pass, and has groups of its own there: sent as they are.
+            return Group(number, names, sizes, algorithm(NONE), ALL_REDUCE, self.door, device=device)
+        own = self._planned[number] if number < len(self._planned) else None
+        planned = own.names if own is not None else ()
+        if own is None or set(names) != {name for name in planned if self.plan.sizes[name]}:
+            raise RuntimeError(
+                f"DDP's bucket {number} holds {_some(names)}; the plan's group {number} holds {_some(planned)}. "
+                "Gradients come in another order than when the profile was taken: profile it again, as it is"
+            )
+        if number not in self._groups:
+            self._groups[number] = Group(
+                number,
+                names,
+                sizes,
+                algorithm(own.codec, feedback=self.plan.feedback),
+                own.primitive,
+                self.door,
+                device=device,
+                seed=self.plan.seed,
+                momentum=self.plan.momentum,
+                state=self._state,
+            )
+        self._warm_up(self._groups[number])
+        return self._groups[number]
+
+    def _warm_up(self, group: Group) -> None:
+        if group.algorithm.memory == MOMENTUM and self.steps <= self.plan.warm_up_steps:
+            group.use_ratio(warm_up_ratio(group.algorithm.ratio, self.steps, self.plan.warm_up_steps))
+
+    def _finish(self) -> None:
+        """Backward is over: take what has come, in order."""
+        fine = True
+        for each in self._pending:
+            each.times.arrived_s = self._now()
+            fine = each.group.finish(each.buffer) and fine
+            each.times.transfer_s = each.group.transfer_s
+            each.times.done_s = self._now()
+            each.future.set_result(each.buffer)
+            self.times.append(each.times)
+        self._pending.clear()
+        if not fine:
+            self.skipped += 1
+            warnings.warn(
+                f"rank {self.door.rank}: somebody's gradient was not finite in step {self.steps}: all are NaN now "
+                "on all ranks, as with plain DDP; what the codecs remember is as it was",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        if self._first_pass:
+            self._first_pass = False
+        else:
+            self.steps += 1
+        self.door.step += 1
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._began_s
+
+
+def run(state: Hook, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """As DDP calls it."""
+    return state.take(bucket)
+
+
+def warm_up_ratio(ratio: float, step: int, steps: int) -> float:
+    """DGC's: a quarter of all values at first, then a quarter of that, down to `ratio`, in equal parts of `steps`."""
+    stages = [WARM_UP_RATIO]
+    while stages[-1] / 4 > ratio:
+        stages.append(stages[-1] / 4)
+    if step >= steps or ratio >= WARM_UP_RATIO:
+        return ratio
+    return stages[step * len(stages) // steps]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(list(names)[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "nothing"

@@ -1,0 +1,124 @@
+"""What a group remembers from step to step, by parameter's name: what its codec lost, or DGC's momentum.
+
+A step's new memory counts once all ranks' gradients were found finite (`commit`); else the old one stays as it was.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from thinwire.gradients.algorithms import MOMENTUM, RESIDUAL
+
+# Tensors by (what, parameter's name), float32.
+State = dict[str, dict[str, Tensor]]
+
+
+class Memory:
+    """None: what comes in is sent, what is lost is lost."""
+
+    def compensate(self, gradient: Tensor) -> Tensor:
+        """What to send for it."""
+        return gradient
+
+    def sent(self, add: Callable[[Tensor], object]) -> None:
+        """`add(x)` adds what was sent to x."""
+
+    def commit(self) -> None:
+        """The step counts."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+
+class Residual(Memory):
+    """Error feedback (arXiv 1901.09847): p = g + m goes out, m = p - decoded stays. No decay.
+
+    Kept as -m, so that a codec can add what it sent, which a sparse one does without touching the rest.
+    """
+
+    def __init__(self, residual: Tensor) -> None:
+        self._kept = residual.neg()
+        self._next = torch.empty_like(residual)
+
+    def compensate(self, gradient: Tensor) -> Tensor:
+        return torch.sub(gradient, self._kept, out=self._next)
+
+    def sent(self, add: Callable[[Tensor], object]) -> None:
+        add(self._next.neg_())
+
+    def commit(self) -> None:
+        self._kept, self._next = self._next, self._kept
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {RESIDUAL: self._kept.neg()}
+
+
+class Momentum(Memory):
+    """Deep Gradient Compression (arXiv 1712.01887): u = mu u + g, v = v + u; v goes out; both are zero where it did."""
+
+    def __init__(self, velocity: Tensor, residual: Tensor, momentum: float) -> None:
+        self._kept = (velocity, residual)
+        self._next = (torch.empty_like(velocity), torch.empty_like(residual))
+        self._momentum = momentum
+
+    def compensate(self, gradient: Tensor) -> Tensor:
+        torch.add(gradient, self._kept[0], alpha=self._momentum, out=self._next[0])
+        return torch.add(self._kept[1], self._next[0], out=self._next[1])
+
+    def sent(self, add: Callable[[Tensor], object]) -> None:
+        sent = torch.zeros_like(self._next[0])
+        add(sent)
+        for kept in self._next:
+            kept.masked_fill_(sent != 0, 0.0)
+
+    def commit(self) -> None:
+        self._kept, self._next = self._next, self._kept
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {MOMENTUM: self._kept[0], RESIDUAL: self._kept[1]}
+
+
+def memory_for(
+    kind: str,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    state: Mapping[str, Mapping[str, Tensor]],
+    momentum: float,
+    device: torch.device,
+) -> Memory:
+    """A group's, filled with what is remembered of its parameters; a name that is not there starts from zero."""
+
+    def fill(what: str) -> Tensor:
+        kept = torch.zeros(sum(sizes), dtype=torch.float32, device=device)
+        for name, part in zip(names, kept.split(list(sizes)), strict=True):
+            if name in state.get(what, {}):
+                part.copy_(state[what][name].reshape(-1))
+        return kept
+
+    if kind == RESIDUAL:
+        return Residual(fill(RESIDUAL))
+    if kind == MOMENTUM:
+        return Momentum(fill(MOMENTUM), fill(RESIDUAL), momentum)
+    return Memory()
+
+
+def by_name(memory: Memory, names: Sequence[str], sizes: Sequence[int]) -> State:
+    """Copies, ready for safetensors."""
+    return {
+        what: {name: part.clone() for name, part in zip(names, kept.split(list(sizes)), strict=True)}
+        for what, kept in memory.tensors().items()
+    }
+
+
+def mean_of(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """For another number of ranks: each gets the mean of all old ranks' memories, so that what is owed stays the same.
+
+    With (1/n) sum of m over n ranks, every new rank's m is that mean, and so is its mean over n' ranks.
+    """
+    if not states or any(set(state) != set(states[0]) for state in states):
+        raise ValueError("mean_of: give every old rank's state_dict, all of one model and plan")
+    counted = {"steps": states[0]["steps"]}  # the same everywhere
+    return counted | {
+        name: torch.stack([state[name] for state in states]).mean(dim=0) for name in states[0] if name not in counted
+    }

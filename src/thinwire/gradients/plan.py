@@ -1,0 +1,179 @@
+"""What to send together, by which codec and how: data, made from a profile by a pure function.
+
+Tensors are in the order in which gradients become ready, which DDP learns in its first pass; where some get none, DDP
+keeps to the reverse order of definition, and so does the plan.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from thinwire import artifacts
+from thinwire.gradients import cupcake
+from thinwire.gradients.algorithms import AUTO, NONE, algorithm
+from thinwire.gradients.costs import READY, Profile, ways_of
+from thinwire.gradients.timeline import Timeline, Way, replay
+
+FORMAT, VERSION = "thinwire-gradients-plan", 1
+CUPCAKE, LAYER_WISE, ONE_GROUP, EQUAL = "cupcake", "layer-wise", "one", "equal"
+DDP_MIB = (1, 25)  # DDP's own: the first bucket, and all others
+
+
+@dataclass(frozen=True)
+class PlannedGroup:
+    """Parameters whose gradients travel in one message."""
+
+    names: tuple[str, ...]
+    codec: str
+    primitive: str
+    nbytes: int  # of a rank's payload
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a step is foretold to take, and a group's share of the timeline, in seconds since backward began."""
+
+    step_s: float
+    backward_s: float  # until gradients are averaged everywhere
+    gap_s: float = 0.0  # at most so much better could another plan of these codecs be
+    groups: tuple[Mapping[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`alternatives` are other plans' predicted seconds a step, by name."""
+
+    world_size: int
+    sizes: Mapping[str, int]  # of all parameters, by name: the model it was made for
+    groups: tuple[PlannedGroup, ...]
+    order: str = READY
+    feedback: bool = True
+    momentum: float = 0.9  # dgc's
+    warm_up_steps: int = 0  # dgc's
+    seed: int = 0
+    predicted: Prediction | None = None
+    alternatives: Mapping[str, float] = field(default_factory=dict)
+
+    def check(self, sizes: Mapping[str, int], world_size: int) -> None:
+        """Raise where it was made for something else."""
+        if world_size != self.world_size:
+            raise ValueError(
+                f"the plan was made for {self.world_size} ranks, this run has {world_size}; profile and plan again"
+            )
+        odd = sorted(set(sizes) ^ set(self.sizes)) or [name for name in sizes if sizes[name] != self.sizes[name]]
+        if odd:
+            here, there = (str(known.get(odd[0], "none")) for known in (sizes, self.sizes))
+            raise ValueError(
+                f"the plan was made for another model: {odd[0]} has {here} values to train here and {there} in the "
+                f"plan ({len(odd)} such parameters); profile and plan again"
+            )
+
+    def write(self, path: Path) -> None:
+        artifacts.write_sealed(path, {"format": FORMAT, "version": VERSION, **asdict(self)})
+
+    @staticmethod
+    def read(path: Path) -> "Plan":
+        content = artifacts.read_sealed(path, FORMAT, VERSION)
+        for word in ("format", "version", "checksum"):
+            content.pop(word)
+        groups = tuple(PlannedGroup(**row | {"names": tuple(row["names"])}) for row in content.pop("groups"))
+        told = content.pop("predicted")
+        predicted = Prediction(**told | {"groups": tuple(told["groups"])}) if told else None
+        return Plan(groups=groups, predicted=predicted, **content)
+
+
+def plan(
+    profile: Profile,
+    codec: str = "auto",
+    *,
+    fusion: str = CUPCAKE,
+    feedback: bool = True,
+    momentum: float = 0.9,
+    warm_up_steps: int = 0,
+    seed: int = 0,
+) -> Plan:
+    """The best way to group and send what the profile has measured; or one of the usual ways, to compare with.
+
+    `codec` is one of `algorithms`, several with commas between, or auto. `fusion` is cupcake (optimal), layer-wise,
+    one, or equal:GROUPS.
+    """
+    specs = AUTO if codec == "auto" else tuple(codec.split(","))
+    ways = ways_of(profile, specs, feedback=feedback)
+    names = [each.name for each in profile.tensors]
+    backward_s = [each.backward_s for each in profile.tensors]
+    if fusion == CUPCAKE:
+        found = cupcake.fuse(backward_s, [way for _, _, way in ways])
+        ends, chosen, gap_s = found.ends, found.chosen, found.gap_s
+    else:
+        ends, gap_s = _fixed(fusion, len(names)), 0.0
+        chosen = _best_uniform(backward_s, [way for _, _, way in ways], ends)
+    timeline = replay(backward_s, [way for _, _, way in ways], ends, chosen)
+    groups = []
+    for (begin, end), way in zip(pairwise([0, *ends]), chosen, strict=True):
+        spec, primitive, costs = ways[way]
+        groups.append(PlannedGroup(tuple(names[begin:end]), spec, primitive, math.ceil(sum(costs.nbytes[begin:end]))))
+    return Plan(
+        world_size=profile.world_size,
+        sizes={each.name: each.num_values for each in profile.tensors},
+        groups=tuple(groups),
+        order=profile.order,
+        feedback=feedback,
+        momentum=momentum,
+        warm_up_steps=warm_up_steps,
+        seed=seed,
+        predicted=_predicted(profile, timeline, gap_s),
+        alternatives=_alternatives(profile, specs, feedback) if fusion == CUPCAKE else {},
+    )
+
+
+def ddp_ends(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Where plain DDP's own buckets end, once it has learnt the order."""
+    ends: list[int] = []
+    filled = 0
+    for number, size in enumerate(sizes):
+        filled += 4 * size
+        if filled >= DDP_MIB[bool(ends)] * 1024**2:
+            ends.append(number + 1)
+            filled = 0
+    return tuple(dict.fromkeys([*ends, len(sizes)]))
+
+
+def _fixed(fusion: str, count: int) -> tuple[int, ...]:
+    name, _, groups = fusion.partition(":")
+    if name == LAYER_WISE:
+        return cupcake.layer_wise(count)
+    if name == ONE_GROUP:
+        return cupcake.one_group(count)
+    if name == EQUAL and groups.isdigit() and int(groups) > 0:
+        return cupcake.equal_counts(count, int(groups))
+    raise ValueError(f"fusion is {fusion!r}; give {CUPCAKE}, {LAYER_WISE}, {ONE_GROUP} or {EQUAL}:GROUPS")
+
+
+def _best_uniform(backward_s: Sequence[float], ways: Sequence[Way], ends: Sequence[int]) -> tuple[int, ...]:
+    """One way for all groups."""
+    options = [(way,) * len(ends) for way in range(len(ways))]
+    return min(options, key=lambda chosen: replay(backward_s, ways, ends, chosen).seconds)
+
+
+def _alternatives(profile: Profile, specs: Sequence[str], feedback: bool) -> dict[str, float]:
+    """What the usual ways would take."""
+    found = {}
+    sizes = [each.num_values for each in profile.tensors]
+    backward_s = [each.backward_s for each in profile.tensors]
+    for spec in (NONE, "bfloat16"):
+        [(_, _, way)] = ways_of(profile, (spec,), feedback=feedback)
+        ends = ddp_ends(sizes)
+        found[spec] = profile.rest_s + replay(backward_s, [way], ends, [0] * len(ends)).seconds
+    ways = [way for spec, _, way in ways_of(profile, specs, feedback=feedback) if algorithm(spec).codec is not None]
+    for fusion in (LAYER_WISE, ONE_GROUP) if ways else ():
+        ends = _fixed(fusion, len(sizes))
+        chosen = _best_uniform(backward_s, ways, ends)
+        found[fusion] = profile.rest_s + replay(backward_s, ways, ends, chosen).seconds
+    return found
+
+
+def _predicted(profile: Profile, timeline: Timeline, gap_s: float) -> Prediction:
+    groups = tuple(asdict(group) for group in timeline.groups)
+    return Prediction(profile.rest_s + timeline.seconds, timeline.seconds, gap_s, groups)

@@ -1,0 +1,145 @@
+"""When each group of gradients is compressed, sent and decompressed: the model that Cupcake (MLSys 2023) plans by.
+
+Tensors are numbered in the order in which backward makes their gradients. Group j holds those from e_{j-1} up to e_j,
+and goes one way: a codec, and a primitive by which payloads meet. With h, g, d its seconds of compression, transfer and
+decompression and b those of backward,
+
+    C_j = C_{j-1} + b + h        compression shares the engine with backward, and delays it
+    D_j = max(C_j, D_{j-1}) + g  one channel, first in first out
+    R_j = max(R_{j-1}, D_j, C_y) + d  decompression after backward, in order; R_y is the end
+
+h and d have a part for the group and one for each tensor in it, g is any function of the group's bytes. Pure.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Way:
+    """What compressing, sending and decompressing takes: a codec and a primitive, tensor by tensor.
+
+    `transfer_s` need not rise with the bytes; where it is infinite, so many can't go at once.
+    """
+
+    name: str
+    compress_s: tuple[float, ...]
+    decompress_s: tuple[float, ...]
+    nbytes: tuple[float, ...]
+    compress_fixed_s: float
+    decompress_fixed_s: float
+    transfer_s: Callable[[float], float]
+
+    def __post_init__(self) -> None:
+        for field in ("compress_s", "decompress_s", "nbytes"):
+            values = getattr(self, field)
+            if len(values) != len(self.nbytes):
+                raise ValueError(f"way {self.name!r}: {field} of {len(values)} tensors, nbytes of {len(self.nbytes)}")
+            require_times(f"way {self.name!r}: {field}", values)
+        for field in ("compress_fixed_s", "decompress_fixed_s"):
+            require_times(f"way {self.name!r}: {field}", (getattr(self, field),))
+
+    def send_s(self, nbytes: float) -> float:
+        seconds = float(self.transfer_s(nbytes))
+        if not seconds >= 0:
+            raise ValueError(f"way {self.name!r}: transfer_s({nbytes:g}) is {seconds}; give seconds, 0 or more")
+        return seconds
+
+
+@dataclass(frozen=True)
+class GroupTimes:
+    """A group's three spans, in seconds from the start of backward."""
+
+    compress_begin_s: float
+    compress_end_s: float
+    transfer_begin_s: float
+    transfer_end_s: float
+    decompress_begin_s: float
+    decompress_end_s: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Every group of a plan; `backward_end_s` is C_y, when the last one has been compressed."""
+
+    groups: tuple[GroupTimes, ...]
+
+    @property
+    def backward_end_s(self) -> float:
+        return self.groups[-1].compress_end_s
+
+    @property
+    def seconds(self) -> float:
+        return self.groups[-1].decompress_end_s
+
+
+def replay(backward_s: Sequence[float], ways: Sequence[Way], ends: Sequence[int], chosen: Sequence[int]) -> Timeline:
+    """What the plan takes whose groups end at `ends` and go by the ways numbered `chosen`."""
+    require_model(backward_s, ways)
+    _require_plan(len(backward_s), len(ways), ends, chosen)
+    made = prefix_sums(backward_s)
+    sums = {
+        way: [prefix_sums(each) for each in (ways[way].compress_s, ways[way].decompress_s, ways[way].nbytes)]
+        for way in set(chosen)
+    }
+    sent: list[tuple[float, float, float, float, float]] = []
+    ready = free = 0.0  # C and D
+    for start, end, way in zip([0, *ends[:-1]], ends, chosen, strict=True):
+        compress, decompress, size = (float(each[end] - each[start]) for each in sums[way])
+        begin = ready + float(made[end] - made[start])
+        ready = begin + (ways[way].compress_fixed_s + compress)
+        departure = max(ready, free)
+        free = departure + ways[way].send_s(size)
+        sent.append((begin, ready, departure, free, ways[way].decompress_fixed_s + decompress))
+    groups, over = [], ready
+    for compress_begin, compress_end, departure, arrival, decompress in sent:
+        begin = max(over, arrival)
+        over = begin + decompress
+        groups.append(GroupTimes(compress_begin, compress_end, departure, arrival, begin, over))
+    return Timeline(tuple(groups))
+
+
+def prefix_sums(values: Sequence[float]) -> Array:
+    """Of none, of the first, of the first two, ... A group's bytes are a difference of two, here as in the planner:
+    a transfer that jumps at some size must see the same number in both."""
+    return np.concatenate(([0.0], np.cumsum(np.asarray(values, dtype=np.float64))))
+
+
+def require_model(backward_s: Sequence[float], ways: Sequence[Way]) -> None:
+    if not len(backward_s):
+        raise ValueError("backward_s is empty: there is nothing to send")
+    require_times("backward_s", backward_s)
+    if not ways:
+        raise ValueError("no way to send by; give at least one (no compression is a way too)")
+    for way in ways:
+        if len(way.nbytes) != len(backward_s):
+            raise ValueError(
+                f"way {way.name!r} is for {len(way.nbytes)} tensors, backward_s has {len(backward_s)}; "
+                "measure both on the same model"
+            )
+
+
+def require_times(name: str, values: Sequence[float]) -> None:
+    for number, value in enumerate(values):
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name}[{number}] is {value}; give finite numbers, 0 or more")
+
+
+def _require_plan(num_tensors: int, num_ways: int, ends: Sequence[int], chosen: Sequence[int]) -> None:
+    if len(ends) != len(chosen):
+        raise ValueError(f"{len(ends)} ends and {len(chosen)} chosen ways; give one way for each group")
+    previous = 0
+    for number, (end, way) in enumerate(zip(ends, chosen, strict=True)):
+        if end <= previous:
+            raise ValueError(f"group {number} ends at {end}, the one before it at {previous}; ends must rise from 1")
+        if not 0 <= way < num_ways:
+            raise ValueError(f"group {number} goes by way {way}; there are {num_ways}, numbered from 0")
+        previous = end
+    if previous != num_tensors:
+        raise ValueError(f"the last group ends at {previous}; it must end at {num_tensors}, behind the last tensor")

@@ -1,0 +1,140 @@
+"""FSDP2's reduce-scatter by our codecs, the trace file, DGC's warm-up, plans as files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.fsdp import fully_shard
+
+from tests.gradients import work
+from thinwire import gradients, launch
+from thinwire.gradients.algorithms import algorithm
+from thinwire.gradients.fsdp import compress
+from thinwire.gradients.group import FINE
+from thinwire.gradients.hook import GroupTimes, warm_up_ratio
+from thinwire.gradients.layout import SMALL, parts_of, slices_of
+from thinwire.gradients.plan import Plan, Prediction, ddp_ends
+from thinwire.gradients.trace import write_trace
+from thinwire.launch import Member
+from thinwire.links import Door
+
+
+def sharded(member: Member, codec: str, steps: int) -> tuple[list[float], float]:
+    """Losses of FSDP2 by this codec, and the worst gradient's distance to plain FSDP2's in the first step."""
+    with Door(member.store) as door:
+        grads = []
+        losses: list[float] = []
+        for own in ("", codec):
+            model = work.built()
+            for module in (model.first, model.second, model.third, model.last, model):
+                fully_shard(module)
+            if own:
+                compress(model, own, door)
+            work.loss_of(model, work.batch(member.rank, 0)).backward()
+            shards: list[Any] = [each.grad for each in model.parameters() if each.grad is not None]
+            grads.append([each.to_local().clone() for each in shards])
+            model.zero_grad()
+            losses = work.trained(model, steps, member.rank)
+        off = [float((a - b).norm() / (a.norm() + 1e-6)) for a, b in zip(*grads, strict=True) if a.numel()]
+        return losses, max(off)
+
+
+def test_fsdp_sends_by_our_codecs() -> None:
+    for losses, off in launch.run(sharded, "uniform:8", 25, workers=2):
+        assert 0 < off < 0.1
+        assert losses[-1] < losses[0]
+
+
+def test_fsdp_refuses_what_does_not_go_with_it() -> None:
+    model = work.built()
+    with pytest.raises(ValueError, match="no module of this model is sharded"):
+        compress(model, "sign", None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="does not go with FSDP"):
+        compress(model, "none", None)  # type: ignore[arg-type]
+
+
+def test_a_trace_has_every_span(tmp_path: Path) -> None:
+    plan = work.plan_by_hand(work.built(), "sign", 2)
+    spans = {
+        f"{lane}_{end}_s": 0.1 * i + 0.05 * (end == "end")
+        for i, lane in enumerate(("compress", "transfer", "decompress"))
+        for end in ("begin", "end")
+    }
+    told = Plan(**{**plan.__dict__, "predicted": Prediction(1.0, 0.5, groups=(spans,) * len(plan.groups))})
+    write_trace(tmp_path / "trace.json", told, [GroupTimes(0, 0.1, 0.2, 0.3, 0.6, 0.7)])
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    drawn = [event for event in events if event["ph"] == "X"]
+    assert len(drawn) == 3 * (len(plan.groups) + 1)
+    measured = [event for event in drawn if event["pid"] == 2]
+    assert [event["ts"] for event in measured] == pytest.approx([1e5, 2e5, 6e5])
+    assert all(event["dur"] >= 0 for event in drawn)
+    with pytest.raises(ValueError, match="no timeline"):
+        write_trace(tmp_path / "trace.json", plan)
+
+
+def test_a_plan_is_a_file(tmp_path: Path) -> None:
+    plan = work.plan_by_hand(work.built(), "topk:0.01", 2)
+    plan.write(tmp_path / "plan.json")
+    assert Plan.read(tmp_path / "plan.json") == plan
+    damaged = (tmp_path / "plan.json").read_text().replace("topk:0.01", "topk:0.02")
+    (tmp_path / "plan.json").write_text(damaged)
+    with pytest.raises(ValueError, match="checksum"):
+        Plan.read(tmp_path / "plan.json")
+
+
+def test_warm_up_falls_by_quarters() -> None:
+    ratios = [warm_up_ratio(0.001, step, 8) for step in range(10)]
+    assert ratios[0] == 0.25
+    assert ratios[-1] == ratios[8] == 0.001
+    assert ratios == sorted(ratios, reverse=True)
+    assert warm_up_ratio(0.5, 0, 8) == 0.5
+    assert warm_up_ratio(0.01, 0, 0) == 0.01
+
+
+def test_small_tensors_go_as_they_are_in_one_run() -> None:
+    codec = algorithm("sign").codec
+    assert codec is not None
+    parts = parts_of([SMALL, 3, 0, 4, SMALL + 1, 5], codec)
+    assert [length for _, length in parts] == [SMALL, 7, SMALL + 1, 5]
+    assert [isinstance(each, type(codec)) for each, _ in parts] == [True, False, True, False]
+    assert FINE == 0  # fresh payloads say so
+
+
+@pytest.mark.parametrize("sizes", [[10], [3, 4, 5], [0, 1, 0], [1000, 1, 1, 7]])
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+def test_slices_hold_every_value_once(sizes: list[int], n: int) -> None:
+    slices = slices_of(sizes, n)
+    assert len(slices) == n
+    assert sum(map(sum, slices)) == sum(sizes)
+    assert max(map(sum, slices)) - min(map(sum, slices)) <= 1
+
+
+def test_ddp_cuts_after_one_and_then_25_mib() -> None:
+    mib = 1024**2 // 4
+    assert ddp_ends([mib // 2, mib // 2, mib, 30 * mib, 5]) == (2, 4, 5)
+    assert ddp_ends([5, 6]) == (2,)
+
+
+@pytest.mark.parametrize(
+    ("spec", "match"),
+    [("float32", "'none' here"), ("topk:2", "0 < ratio"), ("dgc", "dgc|topk"), ("wavelet", "none, or dgc:RATIO")],
+)
+def test_unknown_codecs_are_refused(spec: str, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        algorithm(spec)
+
+
+def test_unbiased_codecs_are_fitted_only_under_feedback() -> None:
+    assert str(algorithm("ternary").codec).startswith("Fitted")
+    assert not str(algorithm("ternary", feedback=False).codec).startswith("Fitted")
+    assert not algorithm("topk:0.01", feedback=False).memory
+
+
+def test_a_profile_needs_something_to_learn() -> None:
+    model = torch.nn.Linear(2, 2).requires_grad_(False)
+    with pytest.raises(ValueError, match="no parameter that is trained"):
+        gradients.profile(model, None, work.loss_of, None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="steps is 1"):
+        gradients.profile(model, None, work.loss_of, None, steps=1)  # type: ignore[arg-type]

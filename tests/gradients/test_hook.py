@@ -1,0 +1,135 @@
+"""Wrapped models on real ranks: equal replicas, DDP's own losses, nothing poisoned, memory that survives."""
+
+import pytest
+import torch
+
+from tests.gradients import work
+from thinwire import gradients, launch
+from thinwire.gradients.costs import Profile
+
+CASES = [
+    ("none", ""),
+    ("bfloat16", ""),
+    ("float16", ""),
+    ("sign", "all_gather"),
+    ("sign", "two_step"),
+    ("ternary", "all_gather"),
+    ("ternary", "two_step"),
+    ("qsgd:4:128", "two_step"),
+    ("uniform:4", "all_gather"),
+    ("uniform:8", "two_step"),
+    ("topk:0.05", "all_gather"),
+    ("topk:0.05", "two_step"),
+    ("randomk:0.25", "all_reduce"),
+    ("dgc:0.05", "all_gather"),
+]
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_replicas_stay_equal_and_learn_by_every_codec(workers: int) -> None:
+    results = launch.run(work.every_codec, CASES, 25, workers=workers)
+    for case in CASES:
+        first = results[0][case][1]
+        for other in results[1:]:
+            assert all(torch.equal(a, b) for a, b in zip(first, other[case][1], strict=True)), case
+        losses = torch.tensor([result[case][0] for result in results]).mean(0)
+        plain = torch.tensor([result["ddp", ""][0] for result in results]).mean(0)
+        # The first pass is sent as it is.
+        torch.testing.assert_close(losses[:2], plain[:2])
+        assert losses.isfinite().all()
+        assert losses[-5:].mean() < plain[:5].mean() - 0.02, case
+    if workers == 2:  # sums of two have one order
+        assert results[0]["none", ""][0] == results[0]["ddp", ""][0]
+
+
+@pytest.mark.parametrize("options", [{}, {"odd": True}, {"unused": True}, {"shared": True}])
+def test_groups_are_the_planned_ones(options: dict[str, bool]) -> None:
+    for seen, planned, losses in launch.run(work.groups_seen, options, workers=2):
+        assert seen == planned
+        assert torch.tensor(losses).isfinite().all()
+
+
+@pytest.mark.parametrize("codec", ["topk:0.02", "sign", "ternary", "uniform:2", "qsgd:4"])
+def test_what_was_sent_and_what_is_owed_is_what_came(codec: str) -> None:
+    for off, size in launch.run(work.conserved, codec, 40, workers=2):
+        assert off < 1e-4 * max(size, 1), (codec, off)
+
+
+@pytest.mark.parametrize(
+    ("codec", "primitive"), [("topk:0.05", "all_gather"), ("sign", "two_step"), ("randomk:0.25", "all_reduce")]
+)
+def test_an_infinite_gradient_is_said_and_forgotten(codec: str, primitive: str) -> None:
+    for result in launch.run(work.poisoned, codec, primitive, workers=2):
+        assert not any(result["finite"])
+        assert result["same"]
+        assert result["skipped"] == 1
+        assert len(result["said"]) == 1
+        assert "not finite" in result["said"][0]
+        assert torch.tensor(result["loss"]).isfinite()
+
+
+@pytest.mark.parametrize("codec", ["topk:0.05", "dgc:0.05", "sign"])
+def test_memory_saved_and_loaded_goes_on_bit_for_bit(codec: str) -> None:
+    for whole, again in launch.run(work.resumed, codec, workers=2):
+        assert whole == again
+
+
+def test_accumulation_clipping_shared_unused_and_mixed_precision_as_with_ddp() -> None:
+    for result in launch.run(work.user_loop, workers=2):
+        for name in ("plain", "shared", "unused"):
+            assert result[name, "ours"] == pytest.approx(result[name, "ddp"], rel=1e-6), name
+
+
+def test_memory_is_without_the_loss_scale() -> None:
+    for with_scaler, without in launch.run(work.scaled, workers=2):
+        for a, b in zip(with_scaler, without, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(
+    ("codec", "primitive"), [("sign", "all_gather"), ("sign", "two_step"), ("topk:0.05", "two_step")]
+)
+def test_bytes_at_the_door(codec: str, primitive: str) -> None:
+    n = 3
+    for sent, payload in launch.run(work.sent, codec, primitive, workers=n):
+        # A flag each; a slice's own scales make it a little more.
+        expected = (n - 1) * payload if primitive == "all_gather" else 2 * (n - 1) / n * payload
+        assert sent == pytest.approx(expected, rel=0.02, abs=4 * n)
+
+
+def test_one_rank_alone() -> None:
+    [result] = launch.run(work.every_codec, [("topk:0.05", "all_gather"), ("sign", "two_step")], 10, workers=1)
+    assert all(torch.tensor(losses).isfinite().all() for losses, _ in result.values())
+
+
+def test_profile_plan_wrap_as_a_user_does() -> None:
+    results = launch.run(work.planned, ("topk:0.05", "sign"), workers=2)
+    (profile, plan, losses, times), (other_profile, other_plan, _, _) = results
+    assert profile == other_profile
+    assert plan == other_plan
+    assert Profile.from_json(profile).to_json() == profile
+    assert torch.tensor(losses).isfinite().all()
+    assert times == sorted(times)
+    assert len(times) == len(plan.groups)
+    assert set(plan.alternatives) == {"none", "bfloat16", "layer-wise", "one"}
+    assert plan.predicted.step_s <= min(plan.alternatives["layer-wise"], plan.alternatives["one"]) + 1e-12
+
+
+def test_a_plan_for_another_model_or_world_is_refused() -> None:
+    model = work.built()
+    plan = work.plan_by_hand(model, "sign", 4)
+    sizes = {name: each.numel() for name, each in model.named_parameters()}
+    with pytest.raises(ValueError, match="made for 4 ranks, this run has 2; profile and plan again"):
+        plan.check(sizes, 2)
+    with pytest.raises(ValueError, match="another model: unused"):
+        plan.check({name: each.numel() for name, each in work.built(unused=True).named_parameters()}, 4)
+    with pytest.raises(ValueError, match="was not made by"):
+        gradients.hook_of(model)
+
+
+def test_a_mean_of_memories_keeps_what_is_owed() -> None:
+    states = [{"steps": torch.tensor(3), "residual/a": torch.randn(5)} for _ in range(4)]
+    mean = gradients.mean_of(states)
+    torch.testing.assert_close(mean["residual/a"], torch.stack([s["residual/a"] for s in states]).mean(0))
+    with pytest.raises(ValueError, match="every old rank"):
+        gradients.mean_of([states[0], {}])

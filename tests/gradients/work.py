@@ -1,0 +1,292 @@
+"""What ranks run in the tests of gradients; and plans made by hand."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from thinwire import gradients
+from thinwire.gradients.algorithms import algorithm
+from thinwire.gradients.costs import DEFINED, READY
+from thinwire.gradients.group import Group
+from thinwire.gradients.plan import Plan, PlannedGroup
+from thinwire.launch import Member
+from thinwire.links import Door
+
+
+class Net(nn.Module):
+    """Wide enough to be compressed, with small tensors between; `odd` adds one without values, one with one."""
+
+    def __init__(self, *, odd: bool = False, unused: bool = False, shared: bool = False) -> None:
+        super().__init__()
+        self.first = nn.Linear(24, 48)
+        self.norm = nn.LayerNorm(48)
+        self.second = nn.Linear(48, 48)
+        self.third = self.second if shared else nn.Linear(48, 48)
+        self.last = nn.Linear(48, 4)
+        self.scale = nn.Parameter(torch.ones(1)) if odd else None
+        self.nothing = nn.Parameter(torch.ones(0)) if odd else None
+        self.unused = nn.Linear(30, 30) if unused else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        x = torch.relu(self.third(torch.relu(self.second(x))))
+        if self.scale is not None and self.nothing is not None:
+            x = x * self.scale + self.nothing.sum()
+        out: Tensor = self.last(x)
+        return out
+
+
+def built(**options: bool) -> Net:
+    torch.manual_seed(0)
+    return Net(**options)
+
+
+def batch(rank: int, step: int) -> tuple[Tensor, Tensor]:
+    """Something that can be learnt: which quarter of the features adds up to most."""
+    x = torch.randn(16, 24, generator=torch.Generator().manual_seed(1000 * step + rank))
+    return x, x.view(16, 4, 6).sum(dim=2).argmax(dim=1)
+
+
+def loss_of(model: nn.Module, given: tuple[Tensor, Tensor]) -> Tensor:
+    return nn.functional.cross_entropy(model(given[0]), given[1])
+
+
+def ready_names(model: nn.Module, *, autocast: bool = False) -> list[str]:
+    """In the order in which gradients become ready; those that don't are left out."""
+    found: list[str] = []
+    handles = [
+        each.register_post_accumulate_grad_hook(lambda _, name=name: found.append(name))
+        for name, each in model.named_parameters()
+        if each.requires_grad
+    ]
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        loss_of(model, batch(0, 0)).backward()
+    model.zero_grad()
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+def plan_by_hand(
+    model: nn.Module,
+    codec: str,
+    world_size: int,
+    *,
+    primitive: str = "",
+    cuts: Sequence[int] = (3, 7),
+    autocast: bool = False,
+    **more: Any,
+) -> Plan:
+    sizes = {name: each.numel() for name, each in model.named_parameters() if each.requires_grad}
+    names = ready_names(model, autocast=autocast)
+    order = READY if len(names) == len(sizes) else DEFINED
+    names = names if order == READY else list(sizes)[::-1]
+    ends = [*[cut for cut in cuts if cut < len(names)], len(names)]
+    primitive = primitive or algorithm(codec).primitives[0]
+    groups = [
+        PlannedGroup(tuple(names[begin:end]), codec, primitive, 0)
+        for begin, end in zip([0, *ends[:-1]], ends, strict=True)
+    ]
+    return Plan(world_size, sizes, tuple(groups), order, **more)
+
+
+def trained(model: Any, steps: int, rank: int, *, lr: float = 0.3, first: int = 0) -> list[float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    losses = []
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        loss = loss_of(model, batch(rank, step))
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [each.detach().clone() for each in model.parameters()]
+
+
+def every_codec(member: Member, cases: Sequence[tuple[str, str]], steps: int) -> dict[tuple[str, str], Any]:
+    """Losses and weights by (codec, primitive); plain DDP's under ("ddp", "")."""
+    found: dict[tuple[str, str], Any] = {}
+    with Door(member.store) as door:
+        for codec, primitive in cases:
+            model = built()
+            plan = plan_by_hand(model, codec, member.world_size, primitive=primitive)
+            wrapped = gradients.wrap(model, plan, door)
+            losses = trained(wrapped, steps, member.rank)
+            found[codec, primitive] = (losses, weights(model))
+        model = built()
+        found["ddp", ""] = (trained(DistributedDataParallel(model), steps, member.rank), weights(model))
+    return found
+
+
+def groups_seen(member: Member, options: dict[str, bool]) -> tuple[list[list[str]], list[list[str]], list[float]]:
+    """Of the third pass; and as planned, without what has no values."""
+    with Door(member.store) as door:
+        model = built(**options)
+        plan = plan_by_hand(model, "sign", member.world_size)
+        wrapped = gradients.wrap(model, plan, door)
+        losses = trained(wrapped, 3, member.rank)
+        hook = gradients.hook_of(wrapped)
+        seen = [sorted(hook._groups[number].names) for number in sorted(hook._groups)]
+        planned = [sorted(name for name in group.names if plan.sizes[name]) for group in plan.groups]
+        return seen, [group for group in planned if group], losses
+
+
+def conserved(member: Member, codec: str, steps: int) -> tuple[float, float]:
+    """How far what was sent plus what is remembered is from what came in; and the size of what came in."""
+    with Door(member.store) as door:
+        sizes = [700, 30, 1, 2000]
+        names = [str(number) for number in range(len(sizes))]
+        found = algorithm(codec)
+        group = Group(0, names, sizes, found, found.primitives[0], door, device=torch.device("cpu"))
+        generator = torch.Generator().manual_seed(member.rank)
+        came, went = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
+        for step in range(steps):
+            gradient = torch.randn(sum(sizes), generator=generator)
+            came += gradient
+            out = gradient.clone()
+            group.post(out, step)
+            assert group.finish(out)
+            went += out
+        state = group.state()["residual"]
+        owed = torch.cat([state[name] for name in names])
+        all_came = door.told(came, channel="test").mean(0)
+        all_owed = door.told(owed, channel="test").mean(0)
+        return float((went + all_owed - all_came).abs().max()), float(all_came.abs().max())
+
+
+def poisoned(member: Member, codec: str, primitive: str) -> dict[str, Any]:
+    """Rank 1's gradient is infinite in the fourth step."""
+    with Door(member.store) as door, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model = built()
+        wrapped = gradients.wrap(model, plan_by_hand(model, codec, member.world_size, primitive=primitive), door)
+        trained(wrapped, 3, member.rank)
+        hook = gradients.hook_of(wrapped)
+        before = hook.state_dict()
+        x, y = batch(member.rank, 3)
+        if member.rank == 1:
+            x = x * torch.inf
+        loss_of(wrapped, (x, y)).backward()
+        finite = [bool(torch.isfinite(each.grad).all()) for each in model.parameters() if each.grad is not None]
+        after = hook.state_dict()
+        same = all(torch.equal(before[name], after[name]) for name in before if name != "steps")
+        wrapped.zero_grad()
+        loss = trained(wrapped, 2, member.rank, first=5)[-1]
+        words = [str(each.message) for each in said if issubclass(each.category, RuntimeWarning)]
+        return {"finite": finite, "same": same, "skipped": hook.skipped, "loss": loss, "said": words}
+
+
+def resumed(member: Member, codec: str) -> tuple[list[float], list[float]]:
+    """Six steps; and three, then three more by a new wrapper with the old one's state."""
+    with Door(member.store) as door:
+        model = built()
+        plan = plan_by_hand(model, codec, member.world_size)
+        whole = trained(gradients.wrap(model, plan, door), 7, member.rank)
+        model = built()
+        wrapped = gradients.wrap(model, plan, door)
+        trained(wrapped, 4, member.rank)
+        state = gradients.hook_of(wrapped).state_dict()
+        again = gradients.wrap(model, plan, door, state=state)
+        # A new wrapper's first pass is sent as it is; here it must change nothing.
+        loss_of(again, batch(member.rank, 0)).backward()
+        return whole[4:], trained(again, 3, member.rank, first=4)
+
+
+def user_loop(member: Member) -> dict[Any, Any]:
+    """Accumulation, clipping, frozen, shared and mixed precision, with plain DDP beside the codec `none`."""
+    found: dict[Any, Any] = {}
+    with Door(member.store) as door:
+        for name, options in (("plain", {}), ("shared", {"shared": True}), ("unused", {"unused": True})):
+            for kind in ("ours", "ddp"):
+                model = built(**options)
+                model.first.bias.requires_grad_(name != "plain")
+                if kind == "ours":
+                    plan = plan_by_hand(model, "none", member.world_size, autocast=True)
+                    wrapped = gradients.wrap(model, plan, door)
+                else:
+                    wrapped = DistributedDataParallel(model, find_unused_parameters=name == "unused")
+                found[name, kind] = _accumulated(wrapped, member.rank)
+    return found
+
+
+def _accumulated(model: DistributedDataParallel, rank: int) -> list[float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    norms = []
+    for step in range(4):
+        optimizer.zero_grad()
+        with model.no_sync(), torch.autocast("cpu", torch.bfloat16):
+            loss_of(model, batch(rank, 2 * step)).backward()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss_of(model, batch(rank, 2 * step + 1)).backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)))
+        optimizer.step()
+    return norms
+
+
+class Scaler:
+    """A loss scaler that changes its mind."""
+
+    def __init__(self) -> None:
+        self.scale = 1024.0
+
+    def get_scale(self) -> float:
+        return self.scale
+
+
+def scaled(member: Member) -> tuple[list[Tensor], list[Tensor]]:
+    """Gradients with a loss scaler, divided by its scale, and without one."""
+    found = []
+    with Door(member.store) as door:
+        for scaler in (Scaler(), None):
+            model = built()
+            plan = plan_by_hand(model, "topk:0.1", member.world_size)
+            wrapped = gradients.wrap(model, plan, door, scaler=scaler)
+            for step in range(4):
+                if scaler is not None:
+                    scaler.scale = 2.0**step
+                wrapped.zero_grad()
+                scale = scaler.scale if scaler is not None else 1.0
+                (loss_of(wrapped, batch(member.rank, step)) * scale).backward()
+            scale = scaler.scale if scaler is not None else 1.0
+            found.append([each.grad / scale for each in model.parameters() if each.grad is not None])
+    return found[0], found[1]
+
+
+def sent(member: Member, codec: str, primitive: str) -> tuple[int, int]:
+    """Bytes of this rank at the door in one step, and what the table of primitives says."""
+    with Door(member.store) as door:
+        sizes = [4096, 8192]
+        found = algorithm(codec)
+        group = Group(0, ["a", "b"], sizes, found, primitive, door, device=torch.device("cpu"))
+        out = torch.randn(sum(sizes))
+        door.books.take()
+        group.post(out, 0)
+        group.finish(out)
+        books = door.books.take()
+        return sum(book.bytes_sent for book in books.values()), sum(group._nbytes) - len(group._nbytes)
+
+
+def planned(member: Member, codecs: tuple[str, ...]) -> tuple[Any, Any, list[float], list[float]]:
+    """Profile, plan, wrap and train as the README does."""
+    with Door(member.store) as door:
+        model = built()
+        before = weights(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        profile = gradients.profile(
+            model, batch(member.rank, 0), loss_of, door, codecs=codecs, optimizer=optimizer, steps=3
+        )
+        assert all(torch.equal(a, b) for a, b in zip(before, weights(model), strict=True))
+        assert not optimizer.state
+        plan = gradients.plan(profile, ",".join(codecs))
+        wrapped = gradients.wrap(model, plan)
+        losses = trained(wrapped, 4, member.rank)
+        times = [each.done_s for each in gradients.hook_of(wrapped).times]
+        gradients.hook_of(wrapped).door.close()
+        return profile.to_json(), plan, losses, times
