@@ -68,6 +68,27 @@ def test_a_workload_knows_its_methods(text: str, said: str, tmp_path: Path) -> N
         harness.check(load_case(written(tmp_path, text)))
 
 
+GRADIENTS = 'workload = "gradients"\nmethods = ["none", "cupcake", "equal:4", "auto", "local"]\nhosts = 2\n'
+CODECS = 'workload = "convergence"\nmethods = ["none", "sign --no-feedback", "dgc:0.01"]\nhosts = 2\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GRADIENTS.replace("cupcake", "muffin"), "method 'muffin' is not known; give none"),
+        (GRADIENTS + '[settings]\ntask = "vgg"\n', "task is 'vgg'; give one of resnet, gpt"),
+        (GRADIENTS + "[settings]\nturn = 1.5\n", "turn = 1.5; known are task"),
+        (CODECS.replace("sign", "wavelet"), "wavelet"),
+        (CODECS.replace("--no-feedback", "--quick"), "give a codec, with --no-feedback or without"),
+    ],
+)
+def test_gradients_know_theirs(text: str, said: str, tmp_path: Path) -> None:
+    harness.check(load_case(written(tmp_path, GRADIENTS)))
+    harness.check(load_case(written(tmp_path, CODECS)))
+    with pytest.raises(ValueError, match=said):
+        harness.check(load_case(written(tmp_path, text)))
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no.toml does not exist; name a case file"):
         load_case(tmp_path / "no.toml")
