@@ -10,7 +10,7 @@ import pytest
 
 from thinwire.gradients import cupcake
 from thinwire.gradients.cupcake import Fusion, equal_counts, fuse, layer_wise, one_group
-from thinwire.gradients.timeline import Way, replay
+from thinwire.gradients.timeline import Array, Way, replay
 from thinwire.links.cost import Hinge
 
 Transfer = Callable[[float], float]
@@ -187,6 +187,32 @@ def test_more_tensors_equal_the_plain_programme(num_ways: int, num_tensors: int)
         assert found.gap_s == 0, seed
 
 
+def test_labels_alone_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without bounds worth the name, from a poor plan, where every part of a way is of the same weight."""
+    monkeypatch.setattr(cupcake, "SCOUTS", ())
+    monkeypatch.setattr(cupcake, "STEPS", 0)
+    monkeypatch.setattr(cupcake, "_usual", lambda model, groups, most: model.plan(layer_wise(6), 0))
+    for seed in range(150):
+        randomness = np.random.default_rng(seed)
+        backward_s = randomness.uniform(0, 0.3, 6).tolist()
+        ways = []
+        for _ in range(3):
+            table = randomness.uniform(0, 1, 97)
+            compress_fixed_s, decompress_fixed_s = randomness.uniform(0, 0.5, 2).tolist()
+            compress, decompress, transfer = 2 * randomness.dirichlet([1, 1, 1])
+            compress_s, decompress_s = randomness.uniform(0, [[compress], [decompress]], (2, 6)).tolist()
+
+            def transfer_s(size: float, table: Array = table, weight: float = transfer) -> float:
+                return weight * (float(table[int(size) % 97]) + size / 20)
+
+            nbytes = tuple(randomness.integers(0, 20, 6).tolist())
+            costs = tuple(compress_s), tuple(decompress_s), nbytes, compress_fixed_s, decompress_fixed_s
+            ways.append(Way("any", *costs, transfer_s))
+        found = fuse(backward_s, ways)
+        assert found.seconds == pytest.approx(exhaustive(backward_s, ways), rel=1e-12, abs=0), seed
+        assert found.gap_s == 0, seed
+
+
 @pytest.mark.parametrize("num_ways", [1, 2])
 def test_an_imposed_number_of_groups_is_kept_to(num_ways: int) -> None:
     binding = 0
@@ -204,8 +230,11 @@ def test_an_imposed_number_of_groups_is_kept_to(num_ways: int) -> None:
     assert binding >= 20
 
 
-def test_what_is_given_up_or_tolerated_is_within_the_stated_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("block", [1, 64])
+def test_what_is_given_up_or_tolerated_is_within_the_stated_gap(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too few labels, and only like ones, and poor bounds: so that there are gaps to be stated."""
+    monkeypatch.setattr(cupcake, "BLOCK", block)
+    monkeypatch.setattr(cupcake, "AHEAD", 2 * block)
     monkeypatch.setattr(cupcake, "SCOUTS", ((1, 0.1),))
     monkeypatch.setattr(cupcake, "WIDTH", 1)
     monkeypatch.setattr(cupcake, "LABELS", 0)

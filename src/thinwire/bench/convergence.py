@@ -28,8 +28,8 @@ SETTINGS = {
     "lr": float,
 }
 MOMENTUM_OF = 0.9
-# The final loss is the mean over so large a last share of steps, and all ranks.
-LAST = 0.1
+# The final loss is the mean over so many batches, the same for all, with batch norms at rest.
+FINAL_BATCHES, FINAL_SIZE, FINAL_SEED = 8, 64, 999
 GROUPS = "equal:4"
 
 
@@ -67,16 +67,22 @@ def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[
     model = gradients.wrap(task.build(), plan, door)
     momentum = 0.0 if algorithm(spec).memory == MOMENTUM else MOMENTUM_OF  # dgc has its own
     optimizer = torch.optim.SGD(model.parameters(), lr=task.lr, momentum=momentum)
+    decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda number: 1 - number / count)
     losses = []
     for number in range(count):
         optimizer.zero_grad()
         loss = task.loss(model, task.batch(_size(case), door.rank, number, seed))
         loss.backward()
         optimizer.step()
+        decay.step()
         losses.append(float(loss.detach()))
     curve = door.told(torch.tensor(losses), channel="harness").mean(dim=0)
-    last = max(1, int(LAST * count))
-    return {"loss": float(curve[-last:].mean()), "curve": curve[:: max(1, count // 20)].tolist()}
+    model.module.eval()
+    with torch.no_grad():
+        batches = [task.batch(FINAL_SIZE, door.rank, number, FINAL_SEED) for number in range(FINAL_BATCHES)]
+        own = torch.stack([task.loss(model.module, batch) for batch in batches]).mean()
+    final = float(door.told(own, channel="harness").mean())
+    return {"loss": final, "curve": curve[:: max(1, count // 20)].tolist()}
 
 
 def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:

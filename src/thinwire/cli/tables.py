@@ -323,12 +323,12 @@ def groups(plan: Plan, title: str) -> Table:
         caption="foretold, in ms since backward began; a message is waited for only once backward is over",
         box=box.SIMPLE_HEAD,
     )
-    for heading in ("group", "tensors", "kB"):
+    for heading in ("#", "tensors", "kB"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("codec", no_wrap=True)
-    for heading in ("compressed", "sent", "there", "decoded"):
+    for heading in ("encoded", "there", "decoded"):
         table.add_column(heading, justify="right", no_wrap=True)
-    moments = ("compress_end_s", "transfer_begin_s", "transfer_end_s", "decompress_end_s")
+    moments = ("compress_end_s", "transfer_end_s", "decompress_end_s")
     for number, (group, times) in enumerate(zip(plan.groups, plan.predicted.groups, strict=True)):
         codec = group.codec if group.primitive == "all_reduce" else f"{group.codec}, {group.primitive}"
         facts = (str(number), str(len(group.names)), f"{group.nbytes / 1e3:,.1f}", codec)

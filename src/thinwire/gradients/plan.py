@@ -11,9 +11,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from thinwire import artifacts
-from thinwire.gradients import cupcake
 from thinwire.gradients.algorithms import AUTO, NONE, algorithm
 from thinwire.gradients.costs import READY, Profile, ways_of
+from thinwire.gradients.cupcake import equal_counts, fuse, layer_wise, one_group
 from thinwire.gradients.timeline import Timeline, Way, replay
 
 FORMAT, VERSION = "thinwire-gradients-plan", 1
@@ -104,7 +104,7 @@ def plan(
     names = [each.name for each in profile.tensors]
     backward_s = [each.backward_s for each in profile.tensors]
     if fusion == CUPCAKE:
-        found = cupcake.fuse(backward_s, [way for _, _, way in ways])
+        found = fuse(backward_s, [way for _, _, way in ways])
         ends, chosen, gap_s = found.ends, found.chosen, found.gap_s
     else:
         ends, gap_s = _fixed(fusion, len(names)), 0.0
@@ -143,11 +143,11 @@ def ddp_ends(sizes: Sequence[int]) -> tuple[int, ...]:
 def _fixed(fusion: str, count: int) -> tuple[int, ...]:
     name, _, groups = fusion.partition(":")
     if name == LAYER_WISE:
-        return cupcake.layer_wise(count)
+        return layer_wise(count)
     if name == ONE_GROUP:
-        return cupcake.one_group(count)
+        return one_group(count)
     if name == EQUAL and groups.isdigit() and int(groups) > 0:
-        return cupcake.equal_counts(count, int(groups))
+        return equal_counts(count, int(groups))
     raise ValueError(f"fusion is {fusion!r}; give {CUPCAKE}, {LAYER_WISE}, {ONE_GROUP} or {EQUAL}:GROUPS")
 
 

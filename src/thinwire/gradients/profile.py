@@ -21,7 +21,10 @@ from thinwire.links.probe import measure
 STEPS = 7
 # Groups whose times tell a group's, a tensor's and a value's share apart: (tensors, values of each).
 ONE, MANY, LONG = (1, 1_024), (33, 1_024), (1, 400_000)
-CODEC_REPEATS = 9
+# A codec is timed in blocks of about so long: ranks that share cores must have taken each other's.
+CODEC_BLOCKS, CODEC_BLOCK_S = 5, 0.02
+CODEC_MOST = 50
+HANDED = 9
 WIRE_BYTES = (1_000, 20_000, 100_000, 400_000, 1_500_000)
 
 LossFunction = Callable[[nn.Module, Any], Tensor]
@@ -53,8 +56,11 @@ def profile(
     if order == DEFINED:  # some get no gradient: DDP then keeps to the order of definition, turned around
         ready = list(names.values())[::-1]
     sizes = {name: each.numel() for name, each in model.named_parameters()}
-    told = _usual(links, [_increments(each, ready) for each in passes] if ready else [])
-    rest_s = _usual(links, [[each.rest_s] for each in passes])[0]
+    # Where ranks share cores a pass stands still here and there, elsewhere each time: a median of each increment would
+    # leave that out. So shares are of the mean, and the whole is the usual pass.
+    whole_s, rest_s = _usual(links, [[each.backward_s, each.rest_s] for each in passes])
+    shares = _mean(links, [_increments(each, ready) for each in passes])
+    told = [share * whole_s / max(sum(shares), 1e-12) for share in shares]
     device = next(iter(model.parameters())).device
     specs = dict.fromkeys([NONE, "bfloat16", *codecs])
     costs = {spec: _codec_cost(spec, links, device) for spec in specs}
@@ -71,10 +77,11 @@ def profile(
 
 
 class _Pass:
-    """When each gradient was ready, in seconds since backward began, and what the rest of the step took."""
+    """When each gradient was ready, in seconds since backward began; what that took, and the rest of the step."""
 
     def __init__(self) -> None:
         self.ready_s: dict[str, float] = {}
+        self.backward_s = 0.0
         self.rest_s = 0.0
 
 
@@ -105,6 +112,7 @@ def _pass(
     ended = time.perf_counter()
     if optimizer is not None:
         optimizer.step()
+    found.backward_s = ended - begun
     found.rest_s = begun - start + time.perf_counter() - ended
     return found
 
@@ -122,6 +130,12 @@ def _increments(each: _Pass, order: Sequence[str]) -> list[float]:
 def _usual(door: Door, rows: Sequence[Sequence[float]]) -> list[float]:
     """Column by column the median of this rank's, and the mean of all ranks': the same on every rank."""
     own = torch.tensor(rows, dtype=torch.float64).median(dim=0).values
+    mean: list[float] = door.told(own, channel="profile").mean(dim=0).tolist()
+    return mean
+
+
+def _mean(door: Door, rows: Sequence[Sequence[float]]) -> list[float]:
+    own = torch.tensor(rows, dtype=torch.float64).mean(dim=0)
     mean: list[float] = door.told(own, channel="profile").mean(dim=0).tolist()
     return mean
 
@@ -160,10 +174,14 @@ def _times(spec: str, tensors: int, values: int, door: Door, device: torch.devic
     generator = torch.Generator(device).manual_seed(0)
     gradient = torch.randn(tensors * values, generator=generator, device=device)
     total = torch.zeros_like(gradient)
+    # As many on all ranks, by what the first few have taken.
+    once_s = _usual(door, [[sum(group.rehearse(gradient, total))] for _ in range(3)])[0]
+    count = max(1, min(CODEC_MOST, int(CODEC_BLOCK_S / max(once_s, 1e-6))))
     rows = []
-    for _ in range(CODEC_REPEATS):
+    for _ in range(CODEC_BLOCKS):
         door.told(torch.zeros(1), channel="profile")
-        rows.append(group.rehearse(gradient, total))
+        block = [group.rehearse(gradient, total) for _ in range(count)]
+        rows.append([statistics.fmean(column) for column in zip(*block, strict=True)])
     return _usual(door, rows)
 
 
@@ -188,7 +206,7 @@ def _wires(door: Door, device: torch.device) -> tuple[dict[str, Hinge], float]:
     }
     handed = []
     small = torch.zeros(64, dtype=torch.uint8, device=device)
-    for _ in range(CODEC_REPEATS):
+    for _ in range(HANDED):
         start = time.perf_counter()
         transfer = door.all_gather(small, [small.nbytes] * n, channel="profile")
         handed.append(time.perf_counter() - start)
