@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from thinwire.gradients import cupcake
+from thinwire.gradients import blends, cupcake, labels
 from thinwire.gradients.cupcake import Fusion, equal_counts, fuse, layer_wise, one_group
 from thinwire.gradients.timeline import Array, Way, replay
 from thinwire.links.cost import Hinge
@@ -190,8 +190,8 @@ def test_more_tensors_equal_the_plain_programme(num_ways: int, num_tensors: int)
 def test_labels_alone_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without bounds worth the name, from a poor plan, where every part of a way is of the same weight."""
     monkeypatch.setattr(cupcake, "SCOUTS", ())
-    monkeypatch.setattr(cupcake, "STEPS", 0)
-    monkeypatch.setattr(cupcake, "_usual", lambda model, groups, most: model.plan(layer_wise(6), 0))
+    monkeypatch.setattr(blends, "STEPS", 0)
+    monkeypatch.setattr(cupcake, "best_usual", lambda model, groups, most: model.plan(layer_wise(6), 0))
     for seed in range(150):
         randomness = np.random.default_rng(seed)
         backward_s = randomness.uniform(0, 0.3, 6).tolist()
@@ -233,8 +233,8 @@ def test_an_imposed_number_of_groups_is_kept_to(num_ways: int) -> None:
 @pytest.mark.parametrize("block", [1, 64])
 def test_what_is_given_up_or_tolerated_is_within_the_stated_gap(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too few labels, and only like ones, and poor bounds: so that there are gaps to be stated."""
-    monkeypatch.setattr(cupcake, "BLOCK", block)
-    monkeypatch.setattr(cupcake, "AHEAD", 2 * block)
+    monkeypatch.setattr(labels, "BLOCK", block)
+    monkeypatch.setattr(labels, "AHEAD", 2 * block)
     monkeypatch.setattr(cupcake, "SCOUTS", ((1, 0.1),))
     monkeypatch.setattr(cupcake, "WIDTH", 1)
     monkeypatch.setattr(cupcake, "LABELS", 0)

@@ -45,6 +45,14 @@ class CodecCost:
 
 
 @dataclass(frozen=True)
+class Contention:
+    """What a transfer takes from the computation beside it, in seconds: for a message, for a byte that a rank sends."""
+
+    message_s: float
+    byte_s: float
+
+
+@dataclass(frozen=True)
 class Profile:
     """Measured on all ranks together: times are of the usual rank."""
 
@@ -55,6 +63,7 @@ class Profile:
     codecs: Mapping[str, CodecCost]
     transfers: Mapping[str, Hinge]  # of each collective, over a rank's bytes
     post_s: float  # to hand a message over
+    contention: Contention
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -73,6 +82,7 @@ class Profile:
             codecs=costs,
             transfers={kind: Hinge(**row) for kind, row in content["transfers"].items()},
             post_s=content["post_s"],
+            contention=Contention(**content["contention"]),
         )
 
 
@@ -88,9 +98,10 @@ def ways_of(profile: Profile, specs: Sequence[str], *, feedback: bool = True) ->
 
 
 def _way(profile: Profile, spec: str, codec: Codec | None, primitive: str) -> Way:
-    n, cost = profile.world_size, profile.codecs[spec]
+    n, cost, beside = profile.world_size, profile.codecs[spec], profile.contention
     sizes = [each.num_values for each in profile.tensors]
     nbytes = [_nbytes(spec, codec, size) for size in sizes]
+    values_per_byte = sum(sizes) / max(sum(nbytes), 1)
     hinge = profile.transfers
 
     def gathered(size: float) -> float:
@@ -101,20 +112,27 @@ def _way(profile: Profile, spec: str, codec: Codec | None, primitive: str) -> Wa
 
     def two_step(size: float) -> float:
         # In between, on the slice's owner: n pieces are added up and encoded again.
-        values = size / max(sum(nbytes), 1) * sum(sizes)
+        values = size * values_per_byte
         between = (
             n * cost.add.group_s + cost.add.value_s * values + cost.encode.group_s + cost.encode.value_s * values / n
         )
         return 2 * hinge["all_to_all"](size / n) + between
 
-    transfer = {ALL_GATHER: gathered, ALL_REDUCE: reduced, TWO_STEP: two_step}[primitive]
+    # Its time on the wire, the messages that a payload makes, and the bytes that a rank sends for one of its own.
+    transfer, messages, sent = {
+        ALL_GATHER: (gathered, 1, n - 1),
+        ALL_REDUCE: (reduced, 1, 2 * (n - 1) / n),
+        TWO_STEP: (two_step, 2, 2 * (n - 1) / n),
+    }[primitive]
     taken, times = (cost.add, n) if primitive == ALL_GATHER else (cost.decode, 1)
     return Way(
         name=f"{spec} {primitive}",
-        compress_s=tuple(cost.encode.of(size) for size in sizes),
+        compress_s=tuple(
+            cost.encode.of(size) + beside.byte_s * sent * own for size, own in zip(sizes, nbytes, strict=True)
+        ),
         decompress_s=tuple(times * taken.of(size) for size in sizes),
         nbytes=tuple(nbytes),
-        compress_fixed_s=cost.encode.group_s + profile.post_s,
+        compress_fixed_s=cost.encode.group_s + profile.post_s + beside.message_s * messages,
         decompress_fixed_s=times * taken.group_s,
         transfer_s=transfer,
     )

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from thinwire.gradients import contention
 from thinwire.gradients.algorithms import ALL_GATHER, ALL_REDUCE, AUTO, NONE, algorithm
 from thinwire.gradients.costs import DEFINED, READY, Affine, CodecCost, Profile, TensorTimes
 from thinwire.gradients.group import Group
@@ -49,8 +50,24 @@ def profile(
     names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
     if not names:
         raise ValueError("profile: the model has no parameter that is trained")
+    device = next(iter(model.parameters())).device
+    transfers, post_s = _wires(links, device)
+
+    def one_pass(on_ready: Callable[[int], None] = lambda number: None) -> _Pass:
+        return _pass(model, batch, loss_fn, optimizer, names, links, on_ready)
+
     with _left_alone(model, optimizer):
-        passes = [_pass(model, batch, loss_fn, optimizer, names, links) for _ in range(steps + 1)][1:]
+        passes = [one_pass() for _ in range(steps + 1)][1:]
+        whole_s, rest_s = _usual(links, [[each.backward_s, each.rest_s] for each in passes])
+        beside = contention.measure(
+            links,
+            lambda on_ready: one_pass(on_ready).backward_s,
+            min(int(each) for each in _mean(links, [[len(one.ready_s)] for one in passes])),
+            lambda times: _usual(links, [[each] for each in times])[0],
+            whole_s,
+            transfers[ALL_GATHER],
+            device,
+        )
     ready = list(passes[-1].ready_s)
     order = READY if set(ready) == set(names.values()) else DEFINED
     if order == DEFINED:  # some get no gradient: DDP then keeps to the order of definition, turned around
@@ -58,21 +75,19 @@ def profile(
     sizes = {name: each.numel() for name, each in model.named_parameters()}
     # Where ranks share cores a pass stands still here and there, elsewhere each time: a median of each increment would
     # leave that out. So shares are of the mean, and the whole is the usual pass.
-    whole_s, rest_s = _usual(links, [[each.backward_s, each.rest_s] for each in passes])
     shares = _mean(links, [_increments(each, ready) for each in passes])
     told = [share * whole_s / max(sum(shares), 1e-12) for share in shares]
-    device = next(iter(model.parameters())).device
     specs = dict.fromkeys([NONE, "bfloat16", *codecs])
     costs = {spec: _codec_cost(spec, links, device) for spec in specs}
-    transfers, post_s = _wires(links, device)
     return Profile(
         world_size=links.world_size,
         order=order,
         tensors=tuple(TensorTimes(name, sizes[name], taken) for name, taken in zip(ready, told, strict=True)),
-        rest_s=rest_s,
+        rest_s=rest_s + _buffers_s(model, links),
         codecs=costs,
         transfers=transfers,
         post_s=post_s,
+        contention=beside,
     )
 
 
@@ -92,6 +107,7 @@ def _pass(
     optimizer: torch.optim.Optimizer | None,
     names: dict[int, str],
     door: Door,
+    on_ready: Callable[[int], None],
 ) -> _Pass:
     found = _Pass()
     model.zero_grad(set_to_none=True)
@@ -102,6 +118,7 @@ def _pass(
 
     def note(parameter: Tensor) -> None:
         found.ready_s[names[id(parameter)]] = time.perf_counter() - begun
+        on_ready(len(found.ready_s) - 1)
 
     handles = [each.register_post_accumulate_grad_hook(note) for each in model.parameters() if each.requires_grad]
     try:
@@ -115,6 +132,21 @@ def _pass(
     found.backward_s = ended - begun
     found.rest_s = begun - start + time.perf_counter() - ended
     return found
+
+
+def _buffers_s(model: nn.Module, door: Door) -> float:
+    """What DDP takes before every forward pass to give all ranks the first one's buffers, batch norms' say."""
+    buffers = [each for each in model.buffers() if each.numel()]
+    if door.world_size == 1 or not buffers:
+        return 0.0
+    flat = torch.zeros(sum(each.nbytes for each in buffers), dtype=torch.uint8, device=buffers[0].device)
+    times = []
+    for _ in range(HANDED):
+        door.told(torch.zeros(1), channel="profile")
+        start = time.perf_counter()
+        door.broadcast(flat, 0, channel="profile").wait()
+        times.append([time.perf_counter() - start])
+    return _usual(door, times)[0]
 
 
 def _increments(each: _Pass, order: Sequence[str]) -> list[float]:

@@ -1,0 +1,63 @@
+"""What a transfer takes from the computation beside it: on a CPU both want the same cores.
+
+Backward is run again with messages on their way, few large ones and many small ones. By how much longer it takes tells
+what a message costs it, and what a byte does.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from thinwire.gradients.costs import Contention
+from thinwire.links import Door
+from thinwire.links.cost import Hinge
+
+MANY, SMALL_BYTES = 12, 2_000
+FEW = 4
+LEAST_BYTES, MOST_BYTES = 20_000, 4_000_000
+PASSES = 4
+CHANNEL = "profile.contention"
+
+
+def measure(
+    door: Door,
+    backward: Callable[[Callable[[int], None]], float],
+    num_tensors: int,
+    usual: Callable[[Sequence[float]], float],
+    alone_s: float,
+    gather: Hinge,
+    device: torch.device,
+) -> Contention:
+    """`backward(on_ready)` takes a pass and calls with each tensor's number; `usual` makes one of all ranks' times."""
+    n = door.world_size
+    if n == 1 or not num_tensors:
+        return Contention(0.0, 0.0)
+    # About as long on their way as half of backward.
+    each_s = alone_s / (2 * FEW)
+    large = int(min(max((each_s - gather.fixed_s) / max(gather.slope, 1e-15), LEAST_BYTES), MOST_BYTES))
+    longer = []
+    for count, size in ((MANY, SMALL_BYTES), (FEW, large)):
+        data = torch.zeros(size, dtype=torch.uint8, device=device)
+        times = [_beside(door, backward, num_tensors, min(count, num_tensors), data) for _ in range(PASSES)]
+        longer.append((count, (n - 1) * size, max(usual(times) - alone_s, 0.0)))
+    (many, small_bytes, many_s), (few, large_bytes, few_s) = longer
+    byte_s = max(few_s / few - many_s / many, 0.0) / (large_bytes - small_bytes)
+    return Contention(max(many_s / many - byte_s * small_bytes, 0.0), byte_s)
+
+
+def _beside(
+    door: Door, backward: Callable[[Callable[[int], None]], float], num_tensors: int, count: int, data: Tensor
+) -> float:
+    """Seconds of a pass that posts so many messages, evenly spread."""
+    places = {num_tensors * number // count for number in range(count)}
+    posted = []
+
+    def on_ready(number: int) -> None:
+        if number in places:
+            posted.append(door.all_gather(data, [data.nbytes] * door.world_size, channel=CHANNEL))
+
+    seconds = backward(on_ready)
+    for transfer in posted:
+        transfer.wait()
+    return seconds

@@ -1,0 +1,219 @@
+"""All the groups that a plan could hold, what each costs, and shortest paths over them. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from thinwire.gradients.timeline import Array, Way, prefix_sums
+
+Ints = np.ndarray[Any, np.dtype[np.integer[Any]]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+# Sums of thousands of seconds agree to about this share of them; labels this close are the same.
+ROUNDING = 1e-13
+# Plans that are better by less are not looked for.
+PROOF = 1e-12
+
+
+def one_group(num_tensors: int) -> tuple[int, ...]:
+    return (num_tensors,)
+
+
+def layer_wise(num_tensors: int) -> tuple[int, ...]:
+    return tuple(range(1, num_tensors + 1))
+
+
+def equal_counts(num_tensors: int, groups: int) -> tuple[int, ...]:
+    """Of so many groups each has as many tensors as any other, or one less."""
+    groups = min(groups, num_tensors)
+    return tuple(num_tensors * number // groups for number in range(1, groups + 1))
+
+
+class Parts(NamedTuple):
+    """Of groups: backward and compression, transfer, decompression."""
+
+    hold_s: Array
+    send_s: Array
+    finish_s: Array
+
+
+class Plan(NamedTuple):
+    ends: tuple[int, ...]
+    chosen: tuple[int, ...]
+    seconds: float
+
+
+class Model:
+    """What any group costs."""
+
+    def __init__(self, backward_s: Sequence[float], ways: Sequence[Way]) -> None:
+        self.num_tensors = len(backward_s)
+        self.ways = ways
+        self._backward = prefix_sums(backward_s)
+        self._compress = np.stack([prefix_sums(way.compress_s) for way in ways])
+        self._decompress = np.stack([prefix_sums(way.decompress_s) for way in ways])
+        self._nbytes = np.stack([prefix_sums(way.nbytes) for way in ways])
+        self._compress_fixed = np.array([way.compress_fixed_s for way in ways])
+        self._decompress_fixed = np.array([way.decompress_fixed_s for way in ways])
+
+    def parts(self, start: Ints, end: Ints, way: int) -> Parts:
+        def of(sums: Array) -> Array:
+            return sums[end] - sums[start]
+
+        sizes, which = np.unique(of(self._nbytes[way]), return_inverse=True)
+        send = np.array([self.ways[way].transfer_s(size) for size in sizes.tolist()], dtype=np.float64)
+        if not (send >= 0).all():
+            self.ways[way].send_s(float(sizes[~(send >= 0)][0]))  # which says what is wrong
+        return Parts(
+            of(self._backward) + (self._compress_fixed[way] + of(self._compress[way])),
+            send[which],
+            self._decompress_fixed[way] + of(self._decompress[way]),
+        )
+
+    def parts_of(self, plan: Plan) -> Parts:
+        ends, chosen = np.array(plan.ends), np.array(plan.chosen)
+        starts = np.append(0, ends[:-1])
+        found = Parts(*np.zeros((3, len(ends))))
+        for way in set(plan.chosen):
+            own = np.flatnonzero(chosen == way)
+            for part, values in zip(found, self.parts(starts[own], ends[own], way), strict=True):
+                part[own] = values
+        return found
+
+    def plan(self, ends: tuple[int, ...], way: int) -> Plan:
+        """All by one way."""
+        plan = Plan(ends, (way,) * len(ends), 0.0)
+        return plan._replace(seconds=seconds_of(self.parts_of(plan)))
+
+    def by_bytes(self, groups: int, way: int) -> tuple[int, ...]:
+        sums = self._nbytes[way]
+        cuts = np.searchsorted(sums, sums[-1] * np.arange(1, groups) / groups)
+        return tuple(np.unique(np.append(cuts.clip(1), self.num_tensors)).tolist())
+
+    def most_groups(self, seconds: float) -> int:
+        """y groups take at least what tensors do, by whichever way suits each, and y times what a group does."""
+        tensors = np.diff(self._compress + self._decompress).min(axis=0).sum() + self._backward[-1]
+        group = float((self._compress_fixed + self._decompress_fixed).min())
+        if group <= 0:
+            return self.num_tensors
+        return int(min(self.num_tensors, max(1.0, (seconds * (1 + PROOF) - tensors) / group)))
+
+
+def seconds_of(parts: Parts) -> float:
+    """R_y, the longest of all paths."""
+    if not np.isfinite(parts.send_s).all():
+        return np.inf
+    compute, before, behind = paths(parts)
+    return max(compute, float((np.maximum.accumulate(before) + behind).max()))
+
+
+def paths(parts: Parts) -> tuple[float, Array, Array]:
+    """The path of compute and decompression alone; and two terms for each group. A path that enters the channel with
+    one group and leaves it with another is as long as the first term of the one and the second of the other.
+    """
+    ready, sent = np.cumsum(parts.hold_s), np.cumsum(parts.send_s)
+    left = np.cumsum(parts.finish_s[::-1])[::-1]
+    return float(ready[-1] + left[0]), ready - (sent - parts.send_s), sent + left
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Those that a better plan may hold, by start, then end; `first` tells where those of a start begin."""
+
+    start: Ints
+    end: Ints
+    way: Ints
+    parts: Parts
+    first: list[int]
+
+    @staticmethod
+    def all(model: Model) -> "Groups":
+        start, end = (each.astype(np.int32) for each in np.triu_indices(model.num_tensors + 1, 1))
+        # A group that is beaten in every part by the same tensors going another way is in no better plan.
+        every = [model.parts(start, end, way) for way in range(len(model.ways))]
+        kept = [np.flatnonzero(np.isfinite(own.send_s) & ~_beaten(every, way)) for way, own in enumerate(every)]
+        at = np.concatenate(kept)
+        order = np.argsort(at, kind="stable")
+        parts = (np.concatenate([own[part][rows] for own, rows in zip(every, kept, strict=True)]) for part in range(3))
+        way = np.repeat(np.arange(len(every), dtype=np.int32), [len(rows) for rows in kept])
+        start, end = start[at[order]], end[at[order]]
+        first = np.searchsorted(start, np.arange(model.num_tensors + 2)).tolist()
+        return Groups(start, end, way[order], Parts(*(part[order] for part in parts)), first)
+
+    @property
+    def num_tensors(self) -> int:
+        return len(self.first) - 2
+
+    def only(self, kept: Ints) -> "Groups":
+        start = self.start[kept]
+        parts = Parts(*(part[kept] for part in self.parts))
+        first = np.searchsorted(start, np.arange(len(self.first))).tolist()
+        return Groups(start, self.end[kept], self.way[kept], parts, first)
+
+    def cheapest(self, cost: Array, at_end: float = 0.0) -> tuple[Array, Ints]:
+        """The least that groups from each tensor to the end add up to, and the first of them."""
+        to_go = np.full(self.num_tensors + 1, np.inf)
+        to_go[-1] = at_end
+        choice = np.zeros(self.num_tensors, dtype=np.int64)
+        for start in reversed(range(self.num_tensors)):
+            own = slice(self.first[start], self.first[start + 1])
+            if own.start < own.stop:
+                total = cost[own] + to_go[self.end[own]]
+                at = int(total.argmin())
+                to_go[start], choice[start] = total[at], own.start + at
+        return to_go, choice
+
+    def reached(self, cost: Array) -> Array:
+        """The least that groups from the start up to each tensor add up to."""
+        ends = np.flatnonzero(np.diff(self.end, prepend=-1) | np.diff(self.start, prepend=-1))
+        least, end = np.minimum.reduceat(cost, ends), self.end[ends]
+        first = np.searchsorted(self.start[ends], np.arange(len(self.first))).tolist()
+        so_far = np.full(self.num_tensors + 1, np.inf)
+        so_far[0] = 0.0
+        for start in range(self.num_tensors):
+            own = slice(first[start], first[start + 1])
+            so_far[end[own]] = np.minimum(so_far[end[own]], so_far[start] + least[own])
+        return so_far
+
+    def along(self, choice: Ints) -> Ints:
+        found, at = [], 0
+        while at < self.num_tensors:
+            found.append(int(choice[at]))
+            at = int(self.end[found[-1]])
+        return np.array(found)
+
+    def plan(self, rows: Ints) -> Plan:
+        parts = Parts(*(part[rows] for part in self.parts))
+        return Plan(tuple(self.end[rows].tolist()), tuple(self.way[rows].tolist()), seconds_of(parts))
+
+
+def _beaten(every: Sequence[Parts], way: int) -> Flags:
+    """Groups for which another way takes no longer in any part: of equals the first stays."""
+    found = np.zeros(len(every[way].send_s), dtype=bool)
+    for other, theirs in enumerate(every):
+        if other != way:
+            no_longer = np.ones_like(found)
+            shorter = np.full_like(found, other < way)
+            for part, own in zip(theirs, every[way], strict=True):
+                no_longer &= part <= own
+                shorter |= part < own
+            found |= no_longer & shorter
+    return found
+
+
+def best_usual(model: Model, groups: Groups, most: int) -> Plan:
+    """The best of the plans that anyone would try, and of fewest groups."""
+    to_go, choice = groups.cheapest(np.ones(len(groups.start)))
+    if to_go[0] > most:
+        least = "no number of groups is enough" if np.isinf(to_go[0]) else f"it takes {to_go[0]:.0f} groups"
+        raise ValueError(f"no plan of at most {most} groups is finite: transfer_s is infinite for many sizes, {least}")
+    plans = [groups.plan(groups.along(choice))]
+    n = model.num_tensors
+    counts = [1 << power for power in range(n.bit_length())]
+    for way in range(len(model.ways)):
+        ends = {layer_wise(n), *(equal_counts(n, count) for count in counts)}
+        ends |= {model.by_bytes(count, way) for count in counts}
+        plans += [model.plan(each, way) for each in sorted(ends) if len(each) <= most]
+    return min(plans, key=lambda plan: (plan.seconds, len(plan.ends)))

@@ -1,0 +1,157 @@
+"""Plans of the first tensors as labels, swept over all of them; one that another undercuts can't win. Pure."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from thinwire.gradients.blends import Blend
+from thinwire.gradients.groupings import PROOF, ROUNDING, Flags, Groups, Ints, Plan
+from thinwire.gradients.timeline import Array
+
+# Labels that are ranked, and that are compared with each other, at a time.
+AHEAD, BLOCK = 4096, 64
+
+
+class Sweep(NamedTuple):
+    """The best plan so far, what none can undercut, and the labels that were made."""
+
+    best: Plan
+    bound_s: float
+    num_labels: int
+
+
+def sweep_labels(
+    groups: Groups, blends: Sequence[Blend], best: Plan, width: int, grain: float, most: int | None
+) -> Sweep:
+    """One pass over the tensors, with at most `width` labels at each; those within a share `grain` are alike."""
+    n = groups.num_tensors
+    weights = np.stack([blend.weights() for blend in blends])
+    to_go = np.stack([blend.to_go for blend in blends])
+    compute_to_go = groups.cheapest(groups.parts.hold_s)[0]
+    soonest = np.full(n + 1, np.inf)
+    np.minimum.at(soonest, groups.start, groups.parts.hold_s)
+    order = np.argsort(groups.end, kind="stable")
+    start = groups.start[order]
+    first = np.searchsorted(groups.end[order], np.arange(n + 2)).tolist()
+    one_way = not (groups.way != groups.way[0]).any()
+    labels = Labels(n)
+    limit = best.seconds * (1 - PROOF)
+    dropped, made = np.inf, 0
+    for end in range(1, n + 1):
+        if not np.isfinite(compute_to_go[end]):
+            continue
+        own = slice(first[end], first[end + 1])
+        values, source, group = labels.extended(groups, order[own], start[own])
+        made += len(source)
+        if end == n:
+            if most is not None:
+                values = np.where(values[4] <= most, values, np.inf)
+            lengths = np.maximum(values[2], values[3])
+            if len(lengths) and lengths.min() < limit:
+                at = int(lengths.argmin())
+                best = groups.plan(labels.along(int(source[at]), int(group[at])))
+            break
+        # Nothing is sent before it is compressed, nothing decompressed before all compute is over: to be ready sooner
+        # is no merit.
+        values[1] = np.maximum(values[1], values[0] + soonest[end])
+        values[2] = np.maximum(values[2], values[3] + compute_to_go[end])
+        rows = np.arange(len(source)) if most is None else np.flatnonzero(values[4] < most)
+        least = np.full(len(rows), -np.inf)
+        for some in (slice(0, 3), slice(3, None)):  # the first see most of them off
+            bounds = weights[some, end] @ values[:, rows] + to_go[some, end, None]
+            least = np.maximum(least, bounds.max(axis=0))
+            rows, least = rows[least < limit], least[least < limit]
+        rounded = np.round(values[: 4 + (most is not None), rows] / (grain * best.seconds))
+        if one_way:
+            front = _front(rounded)
+            rows, least, rounded = rows[front], least[front], rounded[:, front]
+        kept, rest = _kept(rounded, least, width)
+        rows = rows[kept]
+        dropped = min(dropped, rest)
+        labels.add(end, values[:, rows], source[rows], group[rows])
+    # A label that went because another was merely like it has no bound here.
+    return Sweep(best, min(dropped, best.seconds) if grain == ROUNDING else 0.0, made)
+
+
+class Labels:
+    """C, D, M, Q and the number of groups; the label that one goes on from, and the group it adds."""
+
+    def __init__(self, num_tensors: int) -> None:
+        self._values = np.zeros((5, 4096))
+        self._source = np.full(4096, -1)
+        self._group = np.full(4096, -1)
+        self._begin = np.zeros(num_tensors + 1, dtype=np.int64)
+        self._count = np.zeros(num_tensors + 1, dtype=np.int64)
+        self._count[0] = self._num = 1
+
+    def extended(self, groups: Groups, rows: Ints, start: Ints) -> tuple[Array, Ints, Ints]:
+        counts = self._count[start]
+        group = np.repeat(rows, counts)
+        source = np.repeat(self._begin[start] - (np.cumsum(counts) - counts), counts) + np.arange(len(group))
+        values = self._values[:, source]
+        hold, send, finish = (part[group] for part in groups.parts)
+        values[0] += hold
+        values[1] = np.maximum(values[0], values[1]) + send
+        values[2] = np.maximum(values[1], values[2]) + finish
+        values[3] += hold + finish
+        values[4] += 1
+        return values, source, group
+
+    def add(self, end: int, values: Array, source: Ints, group: Ints) -> None:
+        count = values.shape[1]
+        while self._num + count > len(self._source):
+            self._values = np.concatenate((self._values, self._values), axis=1)
+            self._source, self._group = np.tile(self._source, 2), np.tile(self._group, 2)
+        own = slice(self._num, self._num + count)
+        self._values[:, own], self._source[own], self._group[own] = values, source, group
+        self._begin[end], self._count[end] = self._num, count
+        self._num += count
+
+    def along(self, label: int, group: int) -> Ints:
+        found = [group]
+        while label > 0:
+            found.append(int(self._group[label]))
+            label = int(self._source[label])
+        return np.array(found[::-1])
+
+
+def _front(values: Array) -> Ints:
+    """With one way Q and the number of groups tell C: among equals of these, those that none undercuts in D and M."""
+    order = np.lexsort((values[2], values[1], values[-1]))
+    same = np.cumsum(np.diff(values[-1, order], prepend=values[-1, order[:1]]) != 0)
+    lowest = values[2, order].astype(np.int64) - (same << 44)  # so that M counts among equals alone
+    return order[np.diff(np.minimum.accumulate(lowest), prepend=1 << 44) < 0]
+
+
+def _kept(values: Array, least: Array, width: int) -> tuple[Ints, float]:
+    """At most so many that no other undercuts, by rising bounds; and the least bound of those that had to go.
+
+    Who is undercut has no lower bound than who undercuts, so that it comes later.
+    """
+    found, left = np.zeros(0, dtype=np.int64), np.arange(len(least))
+    ahead = found
+    while len(found) < width and len(left):
+        ranked = np.argpartition(least[left], AHEAD) if len(left) > AHEAD else np.arange(len(left))
+        ahead, left = left[ranked[:AHEAD]], left[ranked[AHEAD:]]
+        ahead = ahead[np.lexsort((values[:, ahead].sum(axis=0), least[ahead]))]
+        ahead = ahead[~_undercut(values[:, ahead], values[:, found])]
+        while len(found) < width and len(ahead):
+            tried, ahead = ahead[:BLOCK], ahead[BLOCK:]
+            new = tried[~np.triu(_undercuts(values[:, tried], values[:, tried]), 1).any(axis=0)]
+            ahead = ahead[~_undercut(values[:, ahead], values[:, new])]
+            found = np.concatenate((found, new))
+        left = left[~_undercut(values[:, left], values[:, found[:BLOCK]])]
+    rest = np.concatenate((found[width:], ahead, left))
+    return found[:width], float(least[rest].min()) if len(rest) else np.inf
+
+
+def _undercut(values: Array, others: Array) -> Flags:
+    return np.any(_undercuts(others, values), axis=0)
+
+
+def _undercuts(some: Array, others: Array) -> Flags:
+    found = np.ones((some.shape[1], others.shape[1]), dtype=bool)
+    for one, other in zip(some, others, strict=True):
+        found &= one[:, None] <= other
+    return found
