@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from thinwire import launch
-from thinwire.bench import convergence
+from thinwire.bench import convergence, fusion
 from thinwire.bench import gradients as workload
 from thinwire.bench.case import Case
 from thinwire.launch import Member
@@ -32,10 +34,10 @@ def test_plan_says_groups_and_steps_beforehand(tmp_path: Path) -> None:
 
 
 def test_plan_names_what_is_no_network() -> None:
-    command = [sys.executable, "-m", "thinwire", "plan", "gradients", "--network", "tests.nowhere:make"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
-    assert found.returncode == 2
-    assert "returns (model, batch, loss_fn)" in found.stderr.replace("\n", " ")
+    with pytest.raises(ValueError, match=r"returns \(model, batch, loss_fn\)"):
+        fusion.load("tests.nowhere:make")
+    with pytest.raises(ValueError, match=r"return \(model, batch, loss_fn\)"):
+        fusion.load("tests.gradients.work:built")
 
 
 def test_the_example_learns() -> None:

@@ -238,7 +238,7 @@ def test_what_is_given_up_or_tolerated_is_within_the_stated_gap(block: int, monk
     monkeypatch.setattr(cupcake, "SCOUTS", ((1, 0.1),))
     monkeypatch.setattr(cupcake, "WIDTH", 1)
     monkeypatch.setattr(cupcake, "LABELS", 0)
-    monkeypatch.setattr(cupcake, "STEPS", 1)
+    monkeypatch.setattr(blends, "STEPS", 1)
     unproven = missed = 0
     for seed in range(150):
         backward_s, ways = an_instance(seed, 6, 2)

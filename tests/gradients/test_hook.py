@@ -25,7 +25,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_replicas_stay_equal_and_learn_by_every_codec(workers: int) -> None:
     results = launch.run(work.every_codec, CASES, 25, workers=workers)
     for case in CASES:
