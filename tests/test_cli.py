@@ -37,6 +37,7 @@ def test_bench_codec_prints_a_table_and_writes_rows(tmp_path: Path) -> None:
     assert {row["bits"] for row in result["rows"] if row["codec"].startswith("Uniform")} == {1, 2, 4, 8}
 
 
+@pytest.mark.slow
 def test_profile_of_local_ranks(tmp_path: Path) -> None:
     target = tmp_path / "profile.json"
     done = thinwire("profile", "--workers", "2", "--check", "--out", str(target))

@@ -48,7 +48,14 @@ def test_a_rank_killed_in_the_middle_is_named_on_every_other_within_ten_seconds(
     assert_told(tmp_path, {0, 2, 3}, least_s=0, most_s=11)
 
 
-@pytest.mark.parametrize(("collective", "how"), [("all_to_all", "stopped"), ("broadcast", "stuck"), ("receive", "stuck")])
+@pytest.mark.parametrize(
+    ("collective", "how"),
+    [
+        ("all_to_all", "stopped"),
+        pytest.param("broadcast", "stuck", marks=pytest.mark.slow),
+        pytest.param("receive", "stuck", marks=pytest.mark.slow),
+    ],
+)
 def test_a_stuck_rank_is_named_after_the_limit(
     collective: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +78,7 @@ def test_a_pause_longer_than_the_limit_is_nobodys_loss() -> None:
     assert launch.run(work.pause_then_exchange, 2.0, 4.0, workers=2) == [2, 2]
 
 
+@pytest.mark.slow
 def test_an_error_does_not_wait_for_a_rank_that_opens_late() -> None:
     took, _ = launch.run(work.open_late, 8.0, workers=2)
     assert took < 5

@@ -46,6 +46,7 @@ def test_the_rate_holds_and_the_books_agree_with_the_kernel(rate: str, size: int
     assert not own_namespaces()
 
 
+@pytest.mark.slow
 @needs_lab
 def test_a_sketch_finds_the_slow_host_in_seconds() -> None:
     rates = [100e6, 100e6, 10e6]
@@ -77,6 +78,7 @@ def test_a_slow_host_is_slow_alone() -> None:
     assert 5 <= slow / fast <= 20
 
 
+@pytest.mark.slow
 @needs_lab
 def test_an_exchange_survives_a_link_cut_for_five_seconds(tmp_path: Path) -> None:
     with Lab(3, rate="50mbit") as hosts:

@@ -199,6 +199,7 @@ def test_a_run_that_diverges_says_where(tmp_path: Path) -> None:
     assert "the loss is nan at epoch 2, by rank 0" in alone.stderr
 
 
+@pytest.mark.slow
 def test_torchrun_with_two_ranks_compares_two_methods(tmp_path: Path) -> None:
     """Shards are made by the first of them; scores of several labels, as of the predictions that are kept."""
     target, out = tmp_path / "result.json", tmp_path / "run"

@@ -55,6 +55,7 @@ def rows(member: Member, case: Case, folder: str) -> dict[str, Any]:
     return {method: module.summary(case, method, steps) | steps[method][0] for method in case.methods}
 
 
+@pytest.mark.slow
 def test_every_method_trains_the_same_network(tmp_path: Path) -> None:
     methods = ("none", "bfloat16", "powersgd", "layer-wise", "one", "equal:3", "cupcake", "auto", "local")
     case = Case("c", "gradients", methods, 2, settings={"blocks": 1, "width": 8, "turn": 1, "batch": 4})

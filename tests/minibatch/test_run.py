@@ -189,7 +189,7 @@ def test_a_killed_rank_is_named_with_stage_and_batch(folder: Path, tmp_path: Pat
         assert "step" in told
 
 
-@pytest.mark.parametrize("rows", ["auto", "uniform:4"])
+@pytest.mark.parametrize("rows", ["auto", pytest.param("uniform:4", marks=pytest.mark.slow)])
 def test_killed_and_resumed_the_losses_are_the_same_bits(rows: str, tmp_path: Path) -> None:
     options = [
         "--method",
