@@ -13,7 +13,7 @@ from thinwire import gradients, launch
 from thinwire.gradients.algorithms import algorithm
 from thinwire.gradients.fsdp import compress
 from thinwire.gradients.group import FINE
-from thinwire.gradients.hook import GroupTimes, warm_up_ratio
+from thinwire.gradients.hook import MeasuredGroup, warm_up_ratio
 from thinwire.gradients.layout import SMALL, parts_of, slices_of
 from thinwire.gradients.plan import Plan, Prediction, ddp_ends
 from thinwire.gradients.trace import write_trace
@@ -63,7 +63,7 @@ def test_a_trace_has_every_span(tmp_path: Path) -> None:
         for end in ("begin", "end")
     }
     told = Plan(**{**plan.__dict__, "predicted": Prediction(1.0, 0.5, groups=(spans,) * len(plan.groups))})
-    write_trace(tmp_path / "trace.json", told, [GroupTimes(0, 0.1, 0.2, 0.3, 0.6, 0.7)])
+    write_trace(tmp_path / "trace.json", told, [MeasuredGroup(0, 0.1, 0.2, 0.3, 0.6, 0.7)])
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     drawn = [event for event in events if event["ph"] == "X"]
     assert len(drawn) == 3 * (len(plan.groups) + 1)

@@ -11,22 +11,13 @@ from typing import Any
 import torch
 
 from thinwire import gradients
+from thinwire.bench import tasks
 from thinwire.bench.case import Case
-from thinwire.bench.tasks import TASKS
 from thinwire.gradients.algorithms import MOMENTUM, algorithm
 from thinwire.links import Door
 
 NO_FEEDBACK = "--no-feedback"
-SETTINGS = {
-    "task": str,
-    "steps": int,
-    "batch": int,
-    "blocks": int,
-    "width": int,
-    "layers": int,
-    "text": str,
-    "lr": float,
-}
+MORE = {"steps": int, "lr": float}
 MOMENTUM_OF = 0.9
 # The final loss is the mean over so many batches, the same for all, with batch norms at rest.
 FINAL_BATCHES, FINAL_SIZE, FINAL_SEED = 8, 64, 999
@@ -34,11 +25,7 @@ GROUPS = "equal:4"
 
 
 def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
-        if name not in SETTINGS or type(value) is not SETTINGS[name]:
-            raise ValueError(f"settings: {name} = {value!r}; known are {', '.join(SETTINGS)}")
-    if settings.get("task", "resnet") not in TASKS:
-        raise ValueError(f"settings: task is {settings['task']!r}; give one of {', '.join(TASKS)}")
+    tasks.check(settings, MORE)
     for method in methods:
         algorithm(*_taken_apart(method)[:1])
 
@@ -48,9 +35,9 @@ def set_up(case: Case, folder: Path) -> None:
 
 
 def prepare(door: Door, case: Case, folder: Path) -> tuple[Any, gradients.Profile]:
-    task = TASKS[case.settings.get("task", "resnet")](dict(case.settings))
+    task = tasks.task_of(case.settings)
     specs = [_taken_apart(method)[0] for method in case.methods]
-    batch = task.batch(_size(case), door.rank, 0, case.seed)
+    batch = task.batch(tasks.batch_size(case.settings), door.rank, 0, case.seed)
     return task, gradients.profile(task.build(), batch, task.loss, door, codecs=specs, steps=2)
 
 
@@ -71,7 +58,7 @@ def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[
     losses = []
     for number in range(count):
         optimizer.zero_grad()
-        loss = task.loss(model, task.batch(_size(case), door.rank, number, seed))
+        loss = task.loss(model, task.batch(tasks.batch_size(case.settings), door.rank, number, seed))
         loss.backward()
         optimizer.step()
         decay.step()
@@ -98,7 +85,3 @@ def _taken_apart(method: str) -> tuple[str, bool]:
     if words not in ("", NO_FEEDBACK):
         raise ValueError(f"method {method!r}; give a codec, with {NO_FEEDBACK} or without")
     return spec, not words
-
-
-def _size(case: Case) -> int:
-    return int(case.settings.get("batch", 32))

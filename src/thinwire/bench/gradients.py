@@ -19,8 +19,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire import gradients
+from thinwire.bench import tasks
 from thinwire.bench.case import Case
-from thinwire.bench.tasks import TASKS, Task
+from thinwire.bench.tasks import Task
 from thinwire.gradients.algorithms import AUTO, algorithm
 from thinwire.gradients.plan import CUPCAKE, LAYER_WISE, ONE_GROUP, Plan
 from thinwire.links import Door
@@ -28,27 +29,14 @@ from thinwire.links import Door
 LIMIT = "local"
 NONE, BFLOAT16, POWERSGD, BEST = "none", "bfloat16", "powersgd", "auto"
 FUSIONS = (LAYER_WISE, ONE_GROUP, CUPCAKE)
-SETTINGS = {
-    "task": str,
-    "codec": str,
-    "turn": int,
-    "batch": int,
-    "blocks": int,
-    "width": int,
-    "layers": int,
-    "text": str,
-}
+MORE = {"codec": str, "turn": int}
 POWERSGD_RANK = 2
 ONE_BUCKET_MIB = 4096
 WARM_UP = 3
 
 
 def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
-        if name not in SETTINGS or type(value) is not SETTINGS[name]:
-            raise ValueError(f"settings: {name} = {value!r}; known are {', '.join(SETTINGS)}")
-    if settings.get("task", "resnet") not in TASKS:
-        raise ValueError(f"settings: task is {settings['task']!r}; give one of {', '.join(TASKS)}")
+    tasks.check(settings, MORE)
     algorithm(settings.get("codec", "topk:0.01"))
     for method in methods:
         if method not in (NONE, BFLOAT16, POWERSGD, BEST, LIMIT, *FUSIONS) and not method.startswith("equal:"):
@@ -63,9 +51,9 @@ def set_up(case: Case, folder: Path) -> None:
 
 
 def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:
-    task = TASKS[case.settings.get("task", "resnet")](dict(case.settings))
+    task = tasks.task_of(case.settings)
     codec = str(case.settings.get("codec", "topk:0.01"))
-    size = int(case.settings.get("batch", 32))
+    size = tasks.batch_size(case.settings)
     torch.manual_seed(case.seed)
     model = task.build()
     optimizer = torch.optim.SGD(model.parameters(), lr=task.lr)

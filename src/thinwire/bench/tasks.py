@@ -1,6 +1,6 @@
 """Something real to learn for the networks: handwritten digits, and the characters of the project's own docs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,25 @@ def characters(settings: dict[str, Any]) -> Task:
 
 
 TASKS: dict[str, Callable[[dict[str, Any]], Task]] = {"resnet": digits, "gpt": characters}
+SETTINGS: dict[str, type] = {"task": str, "batch": int, "blocks": int, "width": int, "layers": int, "text": str}
+
+
+def check(settings: Mapping[str, Any], more: Mapping[str, type]) -> None:
+    """A workload has `more` settings of its own."""
+    known = {**SETTINGS, **more}
+    for name, value in settings.items():
+        if name not in known or type(value) is not known[name]:
+            raise ValueError(f"settings: {name} = {value!r}; known are {', '.join(known)}")
+    if settings.get("task", "resnet") not in TASKS:
+        raise ValueError(f"settings: task is {settings['task']!r}; give one of {', '.join(TASKS)}")
+
+
+def task_of(settings: Mapping[str, Any]) -> Task:
+    return TASKS[settings.get("task", "resnet")](dict(settings))
+
+
+def batch_size(settings: Mapping[str, Any]) -> int:
+    return int(settings.get("batch", 32))
 
 
 def _draw(count: int, size: int, rank: int, step: int, seed: int) -> Tensor:

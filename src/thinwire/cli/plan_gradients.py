@@ -10,7 +10,7 @@ from thinwire import artifacts, launch
 from thinwire.bench import fusion
 from thinwire.cli import tables
 from thinwire.gradients import Plan
-from thinwire.gradients.hook import GroupTimes
+from thinwire.gradients.hook import MeasuredGroup
 from thinwire.gradients.trace import write_trace
 from thinwire.launch import Lab
 
@@ -40,7 +40,7 @@ def run(
     console.print(tables.groups(plan, f"gradients of {network}, {where}"))
     console.print(tables.fusions(plan, found["measured_s"]))
     if trace is not None:
-        write_trace(trace, plan, [GroupTimes(**row) for row in found["times"]])
+        write_trace(trace, plan, [MeasuredGroup(**row) for row in found["times"]])
         console.print(f"written: {trace}, for ui.perfetto.dev", highlight=False)
     if json is not None:
         artifacts.write_json(json, {**artifacts.stamp(seed=seed, world_size=plan.world_size), **content(found)})

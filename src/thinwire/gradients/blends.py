@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from thinwire.gradients.groupings import PROOF, Groups, Ints, Parts, Plan, paths
+from thinwire.gradients.groupings import PROOF, GroupCosts, Grouping, Groups, Ints, paths
 from thinwire.gradients.timeline import Array
 
 # Tensors whose groups a path may turn at, and paths that bound a label.
@@ -53,7 +53,7 @@ class Blend:
 class Blender:
     """Shifts weight to the paths on which the plan that suits it best is long."""
 
-    def __init__(self, groups: Groups, best: Plan, parts: Parts, most: int | None) -> None:
+    def __init__(self, groups: Groups, best: Grouping, parts: GroupCosts, most: int | None) -> None:
         self._most = most
         n = groups.num_tensors
         self._turns = np.unique(np.linspace(1, n, min(n, TURNS)).round().astype(np.int64))
@@ -75,7 +75,7 @@ class Blender:
         ranked = sorted(self._blends, key=lambda blend: -blend.to_go[0])
         return [ranked[at] for at in np.unique(np.linspace(0, len(ranked) - 1, BLENDS).astype(int))]
 
-    def improve(self, groups: Groups, best: Plan) -> tuple[Groups, Plan]:
+    def improve(self, groups: Groups, best: Grouping) -> tuple[Groups, Grouping]:
         for blend in self.corners:
             groups = _without_worse(groups, blend, best)
             if not len(groups.start):
@@ -97,7 +97,7 @@ class Blender:
                     self._stride, self._stalled = 0.7 * self._stride, 0
             if length > self.bound_s - 0.1 * (best.seconds - self.bound_s):
                 self._blends.append(blend)
-            self._shift(Parts(*(part[rows] for part in groups.parts)), groups.end[rows], best.seconds, length)
+            self._shift(GroupCosts(*(part[rows] for part in groups.parts)), groups.end[rows], best.seconds, length)
             if step % 10 == 9:
                 groups = _without_worse(groups, blend, best)
                 if not len(groups.start):
@@ -113,7 +113,7 @@ class Blender:
         to_go, choice = groups.cheapest(blend.cost(groups), -self._price * (self._most or 0))
         return replace(blend, to_go=to_go), choice
 
-    def _shift(self, parts: Parts, ends: Ints, best_s: float, length: float) -> None:
+    def _shift(self, parts: GroupCosts, ends: Ints, best_s: float, length: float) -> None:
         """A step by the rule of Polyak, with weights multiplied."""
         compute, lengths = self._lengths(parts, ends)
         excess, alone = np.where(self._allowed, lengths - length, 0.0), compute - length
@@ -130,7 +130,7 @@ class Blender:
             surplus = len(ends) - self._most
             self._price = max(0.0, self._price + missing * surplus / (1 + surplus**2))
 
-    def _lengths(self, parts: Parts, ends: Ints) -> tuple[float, Array]:
+    def _lengths(self, parts: GroupCosts, ends: Ints) -> tuple[float, Array]:
         """Of the path of compute alone, and of those with x and z at each two turns."""
         compute, before, behind = paths(parts)
         at = np.searchsorted(ends, self._turns)
@@ -143,7 +143,7 @@ class Blender:
         self._compute = max(self._compute / total, 1e-30)
 
 
-def _without_worse(groups: Groups, blend: Blend, best: Plan) -> Groups:
+def _without_worse(groups: Groups, blend: Blend, best: Grouping) -> Groups:
     """Less those with which the blend is too long already."""
     cost = blend.cost(groups)
     least = blend.to_go[groups.end] + cost

@@ -39,8 +39,9 @@ def measure(
     longer = []
     for count, size in ((MANY, SMALL_BYTES), (FEW, large)):
         data = torch.zeros(size, dtype=torch.uint8, device=device)
-        times = [_beside(door, backward, num_tensors, min(count, num_tensors), data) for _ in range(PASSES)]
-        longer.append((count, (n - 1) * size, max(usual(times) - alone_s, 0.0)))
+        posted = min(count, num_tensors)
+        times = [_beside(door, backward, num_tensors, posted, data) for _ in range(PASSES)]
+        longer.append((posted, (n - 1) * size, max(usual(times) - alone_s, 0.0)))
     (many, small_bytes, many_s), (few, large_bytes, few_s) = longer
     byte_s = max(few_s / few - many_s / many, 0.0) / (large_bytes - small_bytes)
     return Contention(max(many_s / many - byte_s * small_bytes, 0.0), byte_s)

@@ -16,9 +16,9 @@ from thinwire.gradients.blends import Blender
 from thinwire.gradients.groupings import (
     PROOF,
     ROUNDING,
+    Grouping,
     Groups,
     Model,
-    Plan,
     best_usual,
     equal_counts,
     layer_wise,
@@ -70,7 +70,7 @@ def fuse(
     return Fusion(best.ends, best.chosen, seconds, gap_s, most, most_groups is not None)
 
 
-def _solve(model: Model, most: int | None, tolerance: float) -> tuple[Plan, float]:
+def _solve(model: Model, most: int | None, tolerance: float) -> tuple[Grouping, float]:
     """The best plan that was found, and what none can undercut."""
     groups = Groups.all(model)
     best = best_usual(model, groups, most or model.num_tensors)

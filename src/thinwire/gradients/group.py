@@ -54,10 +54,14 @@ class Group:
         self._owed: Tensor | None = None
         self._owed_next: Tensor | None = None
         self._step, self._scale = 0, 1.0
+        self._ratio = 0.0
         self.use_ratio(algorithm.ratio)
 
     def use_ratio(self, ratio: float) -> None:
         """DGC's warm-up sends more at first."""
+        if ratio == self._ratio:
+            return
+        self._ratio = ratio
         codec = self.algorithm.codec
         cuts = slices_of(self.sizes, self._door.world_size) if self.primitive == TWO_STEP else [self.sizes]
         self._lengths = [sum(cut) for cut in cuts]

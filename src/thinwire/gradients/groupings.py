@@ -31,7 +31,7 @@ def equal_counts(num_tensors: int, groups: int) -> tuple[int, ...]:
     return tuple(num_tensors * number // groups for number in range(1, groups + 1))
 
 
-class Parts(NamedTuple):
+class GroupCosts(NamedTuple):
     """Of groups: backward and compression, transfer, decompression."""
 
     hold_s: Array
@@ -39,7 +39,7 @@ class Parts(NamedTuple):
     finish_s: Array
 
 
-class Plan(NamedTuple):
+class Grouping(NamedTuple):
     ends: tuple[int, ...]
     chosen: tuple[int, ...]
     seconds: float
@@ -58,7 +58,7 @@ class Model:
         self._compress_fixed = np.array([way.compress_fixed_s for way in ways])
         self._decompress_fixed = np.array([way.decompress_fixed_s for way in ways])
 
-    def parts(self, start: Ints, end: Ints, way: int) -> Parts:
+    def parts(self, start: Ints, end: Ints, way: int) -> GroupCosts:
         def of(sums: Array) -> Array:
             return sums[end] - sums[start]
 
@@ -66,25 +66,25 @@ class Model:
         send = np.array([self.ways[way].transfer_s(size) for size in sizes.tolist()], dtype=np.float64)
         if not (send >= 0).all():
             self.ways[way].send_s(float(sizes[~(send >= 0)][0]))  # which says what is wrong
-        return Parts(
+        return GroupCosts(
             of(self._backward) + (self._compress_fixed[way] + of(self._compress[way])),
             send[which],
             self._decompress_fixed[way] + of(self._decompress[way]),
         )
 
-    def parts_of(self, plan: Plan) -> Parts:
+    def parts_of(self, plan: Grouping) -> GroupCosts:
         ends, chosen = np.array(plan.ends), np.array(plan.chosen)
         starts = np.append(0, ends[:-1])
-        found = Parts(*np.zeros((3, len(ends))))
+        found = GroupCosts(*np.zeros((3, len(ends))))
         for way in set(plan.chosen):
             own = np.flatnonzero(chosen == way)
             for part, values in zip(found, self.parts(starts[own], ends[own], way), strict=True):
                 part[own] = values
         return found
 
-    def plan(self, ends: tuple[int, ...], way: int) -> Plan:
+    def plan(self, ends: tuple[int, ...], way: int) -> Grouping:
         """All by one way."""
-        plan = Plan(ends, (way,) * len(ends), 0.0)
+        plan = Grouping(ends, (way,) * len(ends), 0.0)
         return plan._replace(seconds=seconds_of(self.parts_of(plan)))
 
     def by_bytes(self, groups: int, way: int) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ class Model:
         return int(min(self.num_tensors, max(1.0, (seconds * (1 + PROOF) - tensors) / group)))
 
 
-def seconds_of(parts: Parts) -> float:
+def seconds_of(parts: GroupCosts) -> float:
     """R_y, the longest of all paths."""
     if not np.isfinite(parts.send_s).all():
         return np.inf
@@ -109,7 +109,7 @@ def seconds_of(parts: Parts) -> float:
     return max(compute, float((np.maximum.accumulate(before) + behind).max()))
 
 
-def paths(parts: Parts) -> tuple[float, Array, Array]:
+def paths(parts: GroupCosts) -> tuple[float, Array, Array]:
     """The path of compute and decompression alone; and two terms for each group. A path that enters the channel with
     one group and leaves it with another is as long as the first term of the one and the second of the other.
     """
@@ -125,7 +125,7 @@ class Groups:
     start: Ints
     end: Ints
     way: Ints
-    parts: Parts
+    parts: GroupCosts
     first: list[int]
 
     @staticmethod
@@ -140,7 +140,7 @@ class Groups:
         way = np.repeat(np.arange(len(every), dtype=np.int32), [len(rows) for rows in kept])
         start, end = start[at[order]], end[at[order]]
         first = np.searchsorted(start, np.arange(model.num_tensors + 2)).tolist()
-        return Groups(start, end, way[order], Parts(*(part[order] for part in parts)), first)
+        return Groups(start, end, way[order], GroupCosts(*(part[order] for part in parts)), first)
 
     @property
     def num_tensors(self) -> int:
@@ -148,7 +148,7 @@ class Groups:
 
     def only(self, kept: Ints) -> "Groups":
         start = self.start[kept]
-        parts = Parts(*(part[kept] for part in self.parts))
+        parts = GroupCosts(*(part[kept] for part in self.parts))
         first = np.searchsorted(start, np.arange(len(self.first))).tolist()
         return Groups(start, self.end[kept], self.way[kept], parts, first)
 
@@ -184,12 +184,12 @@ class Groups:
             at = int(self.end[found[-1]])
         return np.array(found)
 
-    def plan(self, rows: Ints) -> Plan:
-        parts = Parts(*(part[rows] for part in self.parts))
-        return Plan(tuple(self.end[rows].tolist()), tuple(self.way[rows].tolist()), seconds_of(parts))
+    def plan(self, rows: Ints) -> Grouping:
+        parts = GroupCosts(*(part[rows] for part in self.parts))
+        return Grouping(tuple(self.end[rows].tolist()), tuple(self.way[rows].tolist()), seconds_of(parts))
 
 
-def _beaten(every: Sequence[Parts], way: int) -> Flags:
+def _beaten(every: Sequence[GroupCosts], way: int) -> Flags:
     """Groups for which another way takes no longer in any part: of equals the first stays."""
     found = np.zeros(len(every[way].send_s), dtype=bool)
     for other, theirs in enumerate(every):
@@ -203,7 +203,7 @@ def _beaten(every: Sequence[Parts], way: int) -> Flags:
     return found
 
 
-def best_usual(model: Model, groups: Groups, most: int) -> Plan:
+def best_usual(model: Model, groups: Groups, most: int) -> Grouping:
     """The best of the plans that anyone would try, and of fewest groups."""
     to_go, choice = groups.cheapest(np.ones(len(groups.start)))
     if to_go[0] > most:

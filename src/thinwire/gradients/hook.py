@@ -28,7 +28,7 @@ class LossScaler(Protocol):
 
 
 @dataclass
-class GroupTimes:
+class MeasuredGroup:
     """A group in the last step; seconds since the pass began."""
 
     group: int
@@ -44,7 +44,7 @@ class _Pending:
     group: Group
     buffer: Tensor
     future: Any
-    times: GroupTimes
+    times: MeasuredGroup
 
 
 class Hook:
@@ -75,7 +75,7 @@ class Hook:
         self._began_s = time.perf_counter()
         self.steps = 0  # in which groups were sent
         self.skipped = 0
-        self.times: list[GroupTimes] = []
+        self.times: list[MeasuredGroup] = []
         if state is not None:
             self.load_state_dict(state)
 
@@ -90,7 +90,7 @@ class Hook:
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         if named:
             group = self._group(len(self._pending), named, bucket.buffer().device)
-            times = GroupTimes(group.number, self._now())
+            times = MeasuredGroup(group.number, self._now())
             scale = self._scaler.get_scale() if self._scaler is not None else 1.0
             group.post(bucket.buffer(), self.steps, scale)
             times.posted_s = self._now()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from thinwire.gradients.blends import Blend
-from thinwire.gradients.groupings import PROOF, ROUNDING, Flags, Groups, Ints, Plan
+from thinwire.gradients.groupings import PROOF, ROUNDING, Flags, Grouping, Groups, Ints
 from thinwire.gradients.timeline import Array
 
 # Labels that are ranked, and that are compared with each other, at a time.
@@ -16,13 +16,13 @@ AHEAD, BLOCK = 4096, 64
 class Sweep(NamedTuple):
     """The best plan so far, what none can undercut, and the labels that were made."""
 
-    best: Plan
+    best: Grouping
     bound_s: float
     num_labels: int
 
 
 def sweep_labels(
-    groups: Groups, blends: Sequence[Blend], best: Plan, width: int, grain: float, most: int | None
+    groups: Groups, blends: Sequence[Blend], best: Grouping, width: int, grain: float, most: int | None
 ) -> Sweep:
     """One pass over the tensors, with at most `width` labels at each; those within a share `grain` are alike."""
     n = groups.num_tensors

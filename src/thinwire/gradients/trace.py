@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from thinwire import artifacts
-from thinwire.gradients.hook import GroupTimes
+from thinwire.gradients.hook import MeasuredGroup
 from thinwire.gradients.plan import Plan
 
 PREDICTED, MEASURED = 1, 2
 LANES = ("compress", "transfer", "decompress")
 
 
-def write_trace(path: Path, plan: Plan, times: Sequence[GroupTimes] = ()) -> None:
+def write_trace(path: Path, plan: Plan, times: Sequence[MeasuredGroup] = ()) -> None:
     """Gantt of the plan's timeline and, given a hook's `times`, of the last step beside it."""
     if plan.predicted is None:
         raise ValueError("write_trace: this plan has no timeline; make it with gradients.plan")
