@@ -10,6 +10,7 @@ import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -40,15 +41,17 @@ class Door:
     which the backend matches by order alone.
     """
 
-    def __init__(self, store: dist.Store, *, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, store: dist.Store, *, limit_s: float = LIMIT_S, name: str | None = None) -> None:
+        """A door with a name of its own need not be opened by all ranks: messages pass between those that did."""
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         self.books = Books()
         self.step = 0
-        self._number = next(_doors)
+        self._number = next(_doors) if name is None else name
         self._crew = Crew()
         self._lock = threading.Lock()
         self._entered: defaultdict[str, int] = defaultdict(int)  # collectives by channel
+        self._turns: defaultdict[str, int] = defaultdict(int)  # of relays
         self._channels: dict[int, str] = {}  # by the tag of their messages
         own = dist.PrefixStore(f"thinwire-door-{self._number}", store)
         self.pulse = Pulse(own, rank=self.rank, world_size=self.world_size, limit_s=limit_s)
@@ -153,6 +156,49 @@ class Door:
         transfer = Transfer(self.books, self.pulse, waiting, lambda: received)
         return self._message(transfer, lambda: dist.irecv(received, peer, tag=tag), received)
 
+    def turn(self, channel: str) -> int:
+        """How often this was asked before: for keys of relays, where ranks come to a channel in the same order."""
+        with self._lock:
+            self._turns[channel] += 1
+            return self._turns[channel] - 1
+
+    def relay(
+        self, data: Tensor, source: int | None, heirs: Sequence[int], *, channel: str, key: str, chunk_bytes: int
+    ) -> Transfer[Tensor]:
+        """A rank's part in a tree: `data` comes from the source, or is ours if there is none, and goes on to the heirs.
+
+        Handed on chunk by chunk while the rest is still coming. `key` tells relays of a channel apart that may be under
+        way at a time; the ranks of one relay give the same.
+        """
+        for peer in (*heirs, *(() if source is None else (source,))):
+            self._expect_peer("relay with", peer)
+        passed = _as_bytes(data)
+        size = passed.nbytes * (len(heirs) + (source is not None))
+        ahead = self.pulse.begins(size)
+        # Whom to name if nothing comes: the source, or else the first to take it.
+        if source is not None:
+            waiting = Waiting(
+                channel,
+                self.step,
+                size,
+                receives_from=source,
+                message=self.pulse.enters_receive(source),
+                ahead_bytes=ahead,
+            )
+            for heir in heirs:
+                self.pulse.enters_send(heir)
+        else:
+            numbers = {heir: self.pulse.enters_send(heir) for heir in heirs}
+            waiting = Waiting(channel, self.step, size, sends_to=heirs[0], message=numbers[heirs[0]], ahead_bytes=ahead)
+        self.books.posted(channel, dict.fromkeys(heirs, passed.nbytes))
+        transfer = Transfer(self.books, self.pulse, waiting, lambda: data)
+        tag = zlib.crc32(f"{self._number}/{channel}/{key}".encode()) % TAGS
+        work = partial(streams.relay, passed, source, tuple(heirs), chunk_bytes=chunk_bytes, tag=tag)
+        if data.device.type == "cuda":  # NCCL knows no tags: in the order of posting, on the caller's thread
+            transfer.end(_error_of(work))
+            return transfer
+        return self._on_thread(transfer, work)
+
     def _enter(
         self, channel: str, bytes_to: dict[int, int], incoming_bytes: int, finish: Callable[[], T]
     ) -> tuple[Transfer[T], int]:
@@ -200,15 +246,7 @@ class Door:
         return self._on_thread(transfer, lambda: _wait_for(work, kept))
 
     def _on_thread(self, transfer: Transfer[T], work: Callable[[], None]) -> Transfer[T]:
-        def body() -> None:
-            error: BaseException | None = None
-            try:
-                work()
-            except BaseException as raised:
-                error = raised
-            transfer.end(error)
-
-        self._crew.do(body)
+        self._crew.do(lambda: transfer.end(_error_of(work)))
         return transfer
 
     def _message_tag(self, channel: str) -> int:
@@ -225,6 +263,14 @@ class Door:
     def _expect_places(self, what: str, given: Sequence[object]) -> None:
         if len(given) != self.world_size:
             raise ValueError(f"{what} has {len(given)} entries; give one for each of the {self.world_size} ranks")
+
+
+def _error_of(work: Callable[[], None]) -> BaseException | None:
+    try:
+        work()
+    except BaseException as raised:
+        return raised
+    return None
 
 
 def _wait_for(work: Any, kept: Tensor) -> None:

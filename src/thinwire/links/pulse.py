@@ -67,6 +67,10 @@ class Waiting:
     ahead_bytes: int = 0  # under way already when it was posted: it shares its links with them
     since_s: float = field(default_factory=time.monotonic)
 
+    def concerns(self, peer: int) -> bool:
+        """All are waited for in a collective, two in a message."""
+        return self.operation > 0 or peer in (self.sends_to, self.receives_from)
+
     def is_behind(self, peer: int, counts: Counts, me: int) -> bool:
         if self.sends_to is not None:
             return peer == self.sends_to and counts.received[me] < self.message
@@ -144,6 +148,8 @@ class Pulse:
                 if peer in behind and now - waiting.since_s > 2 * BEAT_S:
                     raise self._condemn(f"rank {peer} has left", waiting)
                 continue
+            if not sign.beat and not waiting.concerns(peer):
+                continue  # a message between two others needs it not
             if now - sign.heard_s > self.limit_s:
                 what = "silent" if sign.beat else "not yet at its door"
                 raise self._condemn(f"rank {peer} {what} for {now - sign.heard_s:.0f} s", waiting)

@@ -39,9 +39,14 @@ def chain(data: Tensor, source: int, *, tag: int) -> None:
     gloo's own broadcast is a tree: its source sends everything twice or more, by streams that share its link.
     """
     n, me = dist.get_world_size(), dist.get_rank()
-    heirs = chain_heirs(me, source, n)
-    chunks = data.split(CHUNK_BYTES)
-    incoming = [None if me == source else dist.irecv(chunk, (me - 1) % n, tag=tag) for chunk in chunks]
+    before = None if me == source else (me - 1) % n
+    relay(data, before, chain_heirs(me, source, n), chunk_bytes=CHUNK_BYTES, tag=tag)
+
+
+def relay(data: Tensor, source: int | None, heirs: Sequence[int], *, chunk_bytes: int, tag: int) -> None:
+    """Bytes from the source, each chunk handed on to all heirs as soon as it is here; without a source, our own."""
+    chunks = data.split(chunk_bytes)
+    incoming = [None if source is None else dist.irecv(chunk, source, tag=tag) for chunk in chunks]
     outgoing: list[Any] = []
     for chunk, arrival in zip(chunks, incoming, strict=True):
         if arrival is not None:

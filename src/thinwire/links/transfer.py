@@ -34,13 +34,15 @@ class Transfer(Generic[T]):
         # On CUDA: what the caller's stream must be told to wait for.
         self.streamed: list[Any] = []
 
-    def wait(self) -> T:
+    def wait(self, *, behind: bool = False) -> T:
+        """`behind` where a thread waits behind the computation's back: that is no time lost."""
         start = time.perf_counter()
         try:
             while not self._ended.wait(LOOK_S):
                 self._pulse.check(self.waiting)
         finally:
-            self._books.waited(self.waiting.channel, time.perf_counter() - start)
+            if not behind:
+                self._books.waited(self.waiting.channel, time.perf_counter() - start)
         if self._error is not None:
             if not any(word in str(self._error) for word in BROKEN):
                 raise self._error

@@ -1,0 +1,13 @@
+"""Tensors between device meshes, and pipelines that hide it (arXiv 2211.05322).
+
+out = crossmesh.reshard(x, dst_mesh, dst_placements)     # x: DTensor; every rank of both meshes calls it
+plan = crossmesh.plan(src_mesh, src_placements, dst_mesh, dst_placements, shape, dtype, cost)
+"""
+
+from thinwire.crossmesh.layout import Layout
+from thinwire.crossmesh.network import Network
+from thinwire.crossmesh.plan import Plan
+from thinwire.crossmesh.profile import close, profile
+from thinwire.crossmesh.tensors import plan, reshard, reshard_async
+
+__all__ = ["Layout", "Network", "Plan", "close", "plan", "profile", "reshard", "reshard_async"]

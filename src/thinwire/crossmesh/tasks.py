@@ -1,0 +1,86 @@
+"""Unit tasks: every piece that one source tile and one destination tile share, who has it, who needs it. Pure.
+
+(On Optimizing the Communication of Model Parallelism, arXiv 2211.05322.) A rank that has a piece already copies it and
+receives nothing. Partial sums are added up first, each piece at one rank of the group that holds them.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from thinwire.crossmesh.layout import Layout, Region, cut, meet, region_size
+
+
+@dataclass(frozen=True)
+class Task:
+    """`receivers` do not have the piece; `copiers` have it and need it."""
+
+    tensor: int
+    region: Region
+    size_bytes: int
+    senders: tuple[int, ...]
+    receivers: tuple[int, ...]
+    copiers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Partial sums of a region come from these ranks to one of them, in this order."""
+
+    tensor: int
+    region: Region
+    size_bytes: int
+    at: int
+    ranks: tuple[int, ...]
+
+
+def unit_tasks(
+    source: Layout, destination: Layout, itemsize: int, *, tensor: int = 0, most_bytes: int | None = None
+) -> tuple[list[Task], list[Reduction]]:
+    """Pieces of at most `most_bytes`, where given."""
+    if destination.partial_axes:
+        raise ValueError(
+            f"destination {destination}: a partial tensor has no one value to send; reshard to Replicate or Shard, "
+            "and redistribute there if partial sums are wanted"
+        )
+    if source.shape != destination.shape:
+        raise ValueError(f"source has shape {source.shape}, destination {destination.shape}; both name one tensor")
+    holders = _by_tile(source)
+    wanted = _by_tile(destination)
+    tasks: list[Task] = []
+    reductions: list[Reduction] = []
+    for tile, senders in holders.items():
+        for other, ranks in wanted.items():
+            piece = meet(tile, other)
+            size = region_size(piece) * itemsize
+            if not size:
+                continue
+            groups = _partial_groups(source, senders)
+            least = len(groups[0]) if source.partial_axes else 1
+            for index, part in enumerate(cut(piece, max(least, -(-size // most_bytes) if most_bytes else 1))):
+                task = Task(tensor, part, region_size(part) * itemsize, senders, ranks)
+                if source.partial_axes:
+                    # One group is enough, others hold the same sums; each of its ranks adds up its share of the parts.
+                    group = groups[index % len(groups)]
+                    at = group[index % len(group)]
+                    reductions.append(Reduction(tensor, part, task.size_bytes, at, group))
+                    task = replace(task, senders=(at,))
+                receivers = tuple(rank for rank in ranks if rank not in task.senders)
+                copiers = tuple(rank for rank in ranks if rank in task.senders)
+                tasks.append(replace(task, receivers=receivers, copiers=copiers))
+    return tasks, reductions
+
+
+def _by_tile(layout: Layout) -> dict[Region, tuple[int, ...]]:
+    found: defaultdict[Region, list[int]] = defaultdict(list)
+    for rank, tile in layout.tiles.items():
+        found[tile].append(rank)
+    return {tile: tuple(sorted(ranks)) for tile, ranks in found.items()}
+
+
+def _partial_groups(layout: Layout, ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Those of one tile, by where they stand on the other axes: each group's sums are the whole."""
+    groups: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    for rank in ranks:
+        rest = tuple(at for axis, at in enumerate(layout.places[rank]) if axis not in layout.partial_axes)
+        groups[rest].append(rank)
+    return [tuple(group) for group in groups.values()]

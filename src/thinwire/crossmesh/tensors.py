@@ -1,0 +1,201 @@
+"""DTensors from one mesh to another: any shards and replicas, any ranks, with gradients that travel back.
+
+Where DTensor stands: `redistribute` to another mesh is not implemented, or, with the same placements, silently leaves
+the tensor where it was. Here it arrives.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from thinwire.crossmesh.layout import Layout
+from thinwire.crossmesh.network import Network
+from thinwire.crossmesh.plan import AUTO, Plan, TensorSpec, plan_all
+from thinwire.crossmesh.profile import default_door, default_network
+from thinwire.crossmesh.run import Single, start
+from thinwire.links import Door
+
+NAME = "tensor"
+
+
+def plan(
+    src_mesh: DeviceMesh,
+    src_placements: Sequence[Placement],
+    dst_mesh: DeviceMesh,
+    dst_placements: Sequence[Placement],
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    cost: Network | None = None,
+    *,
+    strategy: str = AUTO,
+    name: str = NAME,
+) -> Plan:
+    """How such a tensor would go. Pure, given a cost; without one, hosts are asked for and links taken as alike."""
+    source = layout_of(src_mesh, src_placements, tuple(shape))
+    destination = layout_of(dst_mesh, dst_placements, tuple(shape))
+    network = cost or default_network(tuple(sorted({*source.ranks, *destination.ranks})))
+    return plan_all((TensorSpec(name, source, destination, dtype.itemsize),), network, strategy)
+
+
+def layout_of(mesh: DeviceMesh, placements: Sequence[Placement], shape: tuple[int, ...]) -> Layout:
+    """A DTensor's layout in our words."""
+    words = tuple(_word(placement, len(shape)) for placement in placements)
+    ranks = mesh.mesh.flatten().tolist()
+    return Layout(tuple(mesh.mesh.shape), tuple(ranks), words, tuple(shape))
+
+
+def _word(placement: Placement, dims: int) -> str:
+    if isinstance(placement, _StridedShard):
+        return f"S{placement.dim % max(dims, 1)}x{placement.split_factor}"
+    if isinstance(placement, Shard):
+        return f"S{placement.dim % max(dims, 1)}"
+    if isinstance(placement, Replicate):
+        return "R"
+    if isinstance(placement, Partial):
+        return f"P:{placement.reduce_op}"
+    raise ValueError(f"placement {placement} is not known; give Shard, Replicate, or Partial in a source")
+
+
+def reshard(
+    x: DTensor | None,
+    dst_mesh: DeviceMesh,
+    dst_placements: Sequence[Placement],
+    *,
+    plan: Plan | None = None,
+    dtype: torch.dtype | None = None,
+    requires_grad: bool = False,
+    cost: Network | None = None,
+    strategy: str = AUTO,
+    door: Door | None = None,
+    name: str = NAME,
+) -> DTensor:
+    """x on another mesh. Every rank of both meshes calls this, those outside x's mesh with their empty x.
+
+    A rank that has no x at all gives None, the `plan` and the `dtype`, and `requires_grad` as the others' x has it. On
+    a rank outside the destination the result has no values; its backward is still to be called where gradients flow.
+    """
+    return reshard_async(
+        x,
+        dst_mesh,
+        dst_placements,
+        plan=plan,
+        dtype=dtype,
+        requires_grad=requires_grad,
+        cost=cost,
+        strategy=strategy,
+        door=door,
+        name=name,
+    ).wait()
+
+
+class Resharding:
+    """A DTensor on its way; x must not change before `wait` has returned it."""
+
+    def __init__(self, moving: Single, x: Tensor, way: "_Way") -> None:
+        self._moving, self._x, self._way = moving, x, way
+
+    def wait(self) -> DTensor:
+        local = self._moving.wait()
+        if local is None:
+            local = torch.empty(0, dtype=self._way.dtype, device=self._x.device)
+        return self._way.arrived(_Reshard.apply(self._x, local, self._way))  # type: ignore[no-untyped-call]
+
+
+def reshard_async(
+    x: DTensor | None,
+    dst_mesh: DeviceMesh,
+    dst_placements: Sequence[Placement],
+    *,
+    plan: Plan | None = None,
+    dtype: torch.dtype | None = None,
+    requires_grad: bool = False,
+    cost: Network | None = None,
+    strategy: str = AUTO,
+    door: Door | None = None,
+    name: str = NAME,
+) -> Resharding:
+    """`reshard`, begun."""
+    door = door or default_door()
+    if x is None:
+        if plan is None or dtype is None:
+            raise ValueError("a rank without x knows neither shape nor layout; give plan= and dtype=, or its empty x")
+        held: Tensor = torch.empty(0, dtype=dtype, requires_grad=requires_grad and dtype.is_floating_point)
+    else:
+        if plan is None:
+            plan = _plan(x, dst_mesh, dst_placements, cost, strategy, name)
+        held, dtype = x, x.dtype
+    assert dtype is not None
+    spec = plan.tensors[0]
+    way = _Way(spec, tuple(dst_placements), dst_mesh, door, dtype, cost or Network.even(plan.host_of), strategy, name)
+    local = x._local_tensor if x is not None and door.rank in spec.source.ranks else None
+    return Resharding(start(plan, local, door, name=name, dtype=dtype), held, way)
+
+
+def _plan(
+    x: DTensor, mesh: DeviceMesh, placements: Sequence[Placement], cost: Network | None, strategy: str, name: str
+) -> Plan:
+    return plan(x.device_mesh, x.placements, mesh, placements, x.shape, x.dtype, cost, strategy=strategy, name=name)
+
+
+class _Way:
+    """How the result becomes a DTensor, and its gradient a tensor on the source again."""
+
+    def __init__(
+        self,
+        spec: TensorSpec,
+        placements: tuple[Placement, ...],
+        mesh: DeviceMesh,
+        door: Door,
+        dtype: torch.dtype,
+        network: Network,
+        strategy: str,
+        name: str,
+    ) -> None:
+        self.spec, self.placements, self.mesh, self.door, self.dtype = spec, placements, mesh, door, dtype
+        self._network, self._strategy, self._name = network, strategy, name
+
+    def arrived(self, local: Tensor) -> DTensor:
+        return _as_dtensor(local, self.mesh, self.placements, self.spec.destination.shape)
+
+    def back(self, gradient: Tensor) -> Tensor | None:
+        """This rank's tile of the source's gradient."""
+        spec = TensorSpec(
+            f"{self.spec.name} gradient", self.spec.destination, self.spec.source.replicated(), gradient.dtype.itemsize
+        )
+        made = plan_all((spec,), self._network, self._strategy)
+        held = gradient if self.door.rank in spec.source.ranks else None
+        return start(made, held, self.door, name=f"{self._name} gradient", dtype=gradient.dtype).wait()
+
+
+class _Reshard(torch.autograd.Function):
+    """The way back is the reversed plan: copies of a replica are equal, and one of them goes.
+
+    x goes in as a DTensor: `to_local` has no gradient on a rank outside the mesh, and the graph must hold there too.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, result: Tensor, way: _Way) -> Tensor:
+        ctx.way = way
+        ctx.origin = (x.device_mesh, x.placements, x._local_tensor.shape) if isinstance(x, DTensor) else None
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        found = ctx.way.back(gradient.contiguous())
+        if ctx.origin is None:
+            return gradient.new_empty(0), None, None
+        mesh, placements, shape = ctx.origin
+        # The gradient of a partial sum is the whole's, for every rank that adds to it.
+        words = [Replicate() if isinstance(placement, Partial) else placement for placement in placements]
+        local = gradient.new_empty(shape) if found is None else found
+        return _as_dtensor(local, mesh, words, ctx.way.spec.source.shape), None, None
+
+
+def _as_dtensor(local: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: tuple[int, ...]) -> DTensor:
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride)

@@ -1,0 +1,90 @@
+"""Tiles: torch's own where torch is right, a partition of the tensor always."""
+
+import random
+
+import pytest
+import torch
+from torch.distributed.tensor import Shard
+
+from tests.crossmesh.made import drawn_layout, drawn_shape, tiles
+from thinwire.crossmesh.layout import Layout, cut, region_shape, region_size
+
+
+def test_chunks_are_torch_chunks() -> None:
+    layout = Layout((3,), (0, 1, 2), ("S0",), (7,))
+    assert [layout.tiles[rank] for rank in range(3)] == [(((0, 3),),), (((3, 6),),), (((6, 7),),)]
+    short = Layout((4,), (0, 1, 2, 3), ("S0",), (5,))
+    assert [region_size(short.tiles[rank]) for rank in range(4)] == [2, 2, 1, 0]
+    for size, count in ((7, 4), (8, 3), (1, 2), (0, 2), (5, 4)):
+        layout = Layout((count,), tuple(range(count)), ("S0",), (size,))
+        chunks = list(torch.arange(size).chunk(count)) if size else []
+        sizes = [len(chunk) for chunk in chunks] + [0] * (count - len(chunks))
+        assert [region_size(layout.tiles[rank]) for rank in range(count)] == sizes
+        expected, _ = Shard(0)._split_tensor(torch.arange(size), count, with_padding=False)
+        assert [region_size(layout.tiles[rank]) for rank in range(count)] == [len(part) for part in expected]
+
+
+def test_axes_nest_from_left_to_right_and_strided_shards_from_right_to_left() -> None:
+    nested = Layout((2, 2), (0, 1, 2, 3), ("S0", "S0"), (8,))
+    assert [nested.tiles[rank][0] for rank in range(4)] == [((0, 2),), ((2, 4),), ((4, 6),), ((6, 8),)]
+    # FSDP over tensor parallelism: split by the second axis first.
+    strided = Layout((2, 2), (0, 1, 2, 3), ("S0x2", "S0"), (8,))
+    assert [strided.tiles[rank][0] for rank in range(4)] == [((0, 2),), ((4, 6),), ((2, 4),), ((6, 8),)]
+    alone = Layout((2,), (0, 1), ("S0x2",), (8,))
+    assert alone.tiles[0][0] == ((0, 2), (4, 6))
+
+
+def test_tiles_are_a_partition() -> None:
+    rng = random.Random(1)
+    for _ in range(300):
+        layout = drawn_layout(rng, 8, drawn_shape(rng))
+        seen = torch.zeros(layout.shape, dtype=torch.int64)
+        different = {tile: rank for rank, tile in layout.tiles.items()}
+        for rank in different.values():
+            mark = torch.arange(seen.numel()).view(layout.shape)
+            seen.view(-1).index_add_(
+                0, tiles(layout, mark)[rank].reshape(-1), torch.ones(region_size(layout.tiles[rank]), dtype=torch.int64)
+            )
+        assert (seen == 1).all(), layout
+
+
+def test_a_mesh_that_does_not_ascend_follows_the_process_group() -> None:
+    """distribute_tensor and full_tensor lay data by group, whose ranks ascend; compute_local_shape_and_global_offset
+    answers by mesh. With uneven shards, or where groups give two ranks one place, torch itself loses data: mesh order.
+    """
+    even = Layout((4,), (3, 2, 1, 0), ("S0",), (8,))
+    assert [even.tiles[rank][0] for rank in range(4)] == [((0, 2),), ((2, 4),), ((4, 6),), ((6, 8),)]
+    uneven = Layout((4,), (3, 2, 1, 0), ("S0",), (7,))
+    assert (uneven.tiles[3][0], uneven.tiles[0][0]) == (((0, 2),), ((6, 7),))
+    crossed = Layout((2, 2), (0, 3, 2, 1), ("S0", "S0"), (8,))
+    assert [crossed.tiles[rank][0] for rank in (0, 3, 2, 1)] == [((0, 2),), ((2, 4),), ((4, 6),), ((6, 8),)]
+    rows = Layout((2, 2), (2, 3, 0, 1), ("S0", "S1"), (4, 4))  # lines descend along one axis only
+    assert rows.tiles[0] == (((0, 2),), ((0, 2),))
+
+
+def test_cut_is_a_partition_of_about_equal_parts() -> None:
+    region = (((0, 3), (6, 11)), ((2, 4),))
+    parts = cut(region, 3)
+    assert [region_shape(part) for part in parts] == [(3, 2), (3, 2), (2, 2)]
+    assert sum(map(region_size, parts)) == region_size(region)
+    assert cut((), 4) == [()]
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        (((2,), (0, 1, 2), ("R",), (4,)), "2 places"),
+        (((2,), (0, 0), ("R",), (4,)), "2 places"),
+        (((2,), (0, 1), ("R", "R"), (4,)), "give one for each"),
+        (((2,), (0, 1), ("S1",), (4,)), "has not"),
+        (((2,), (0, 1), ("Q",), (4,)), "not known"),
+        (((2,), (0, 1), ("P:norm",), (4,)), "not known"),
+        (((2, 2), (0, 1, 2, 3), ("P", "P:max"), (4,)), "two ways"),
+        (((0,), (), ("R",), (4,)), "at least one rank"),
+    ],
+)
+def test_mistakes_are_named(
+    layout: tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...], tuple[int, ...]], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        Layout(*layout)

@@ -1,0 +1,50 @@
+"""Resharding on real ranks: byte for byte what the whole cut into tiles is, whatever the plan."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.crossmesh import work
+from thinwire.crossmesh.broadcast import ALLGATHER, BROADCAST, SEND_RECV
+from thinwire.launch import RankFailed, local
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_plans_neither_mix_values_up_nor_hang(seed: int) -> None:
+    assert min(local.run(work.random_plans, seed, 36, workers=5)) > 15
+
+
+def test_dtensors_arrive_where_they_should() -> None:
+    for results in local.run(work.dtensors, workers=4):
+        assert results == {"reversed source": True, "reversed destination": True}
+
+
+def test_gradients_travel_back() -> None:
+    assert all(local.run(work.gradients, workers=4))
+
+
+def test_ranks_without_a_tensor_and_ranks_in_neither_mesh() -> None:
+    assert all(local.run(work.without_a_tensor, workers=4))
+
+
+@pytest.mark.parametrize("strategy", [SEND_RECV, ALLGATHER, BROADCAST])
+def test_the_door_counts_what_the_plan_says(strategy: str) -> None:
+    told = local.run(work.bytes_between_hosts, strategy, workers=4)
+    sent = sum(each[0] for each in told)
+    _, planned, least = told[0]
+    assert sent - planned < 16  # tokens
+    assert least == 64 * 33 * 4
+    assert planned == (2 * least if strategy == SEND_RECV else least)
+
+
+def test_a_rank_killed_in_the_middle_is_named_with_the_tensor(tmp_path: Path) -> None:
+    with pytest.raises(RankFailed) as failed:
+        local.run(work.killed, str(tmp_path), workers=4)
+    assert failed.value.rank == 2
+    told = [(tmp_path / str(rank)).read_text() for rank in (0, 1, 3) if (tmp_path / str(rank)).exists()]
+    assert told
+    for words in told:
+        assert "rank 2" in words
+        assert "reshard weights" in words

@@ -1,0 +1,202 @@
+"""What ranks run in the tests of resharding."""
+
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+
+from tests.crossmesh.made import drawn_layout, drawn_shape, tiles
+from thinwire import crossmesh
+from thinwire.crossmesh.broadcast import WAYS
+from thinwire.crossmesh.layout import Layout
+from thinwire.crossmesh.network import Network
+from thinwire.crossmesh.plan import AUTO, TensorSpec, plan, plan_all
+from thinwire.crossmesh.run import start
+from thinwire.launch import Member
+from thinwire.links import Door, PeerLost
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int16, torch.bool, torch.complex64, torch.uint8)
+
+
+def random_plans(member: Member, seed: int, count: int) -> int:
+    """Every strategy, hosts made up; all ranks draw the same and compare with the cut whole, byte for byte."""
+    rng = random.Random(seed)
+    moved = 0
+    with Door(member.store) as door:
+        handles = []
+        for number in range(count):
+            shape = drawn_shape(rng)
+            source = drawn_layout(rng, member.world_size, shape, partial=True)
+            destination = drawn_layout(rng, member.world_size, shape)
+            hosts = [rng.randrange(3) for _ in range(member.world_size)]
+            dtype = torch.float32 if source.partial_axes else rng.choice(DTYPES)
+            even = Network.even([*hosts])
+            spec = TensorSpec("x", source, destination, dtype.itemsize)
+            made = plan_all((spec,), even, rng.choice([*WAYS, AUTO]), rng.choice((16, 256, 1 << 20)))
+            whole = torch.randint(0, 100, shape, generator=torch.Generator().manual_seed(number)).to(dtype)
+            own = tiles(source, whole).get(member.rank)
+            before = None if own is None else own.clone()
+            turned = rng.random() < 0.5
+            if own is not None and own.dim() > 1 and turned:
+                own = own.transpose(0, 1).contiguous().transpose(0, 1)  # not contiguous
+            handle = start(made, own, door, dtype=dtype)
+            handles.append((handle, own, before, tiles(destination, whole).get(member.rank)))
+            if len(handles) == 3:  # three calls under way at a time
+                for handle, own, before, expected in handles:
+                    out = handle.wait()
+                    assert (out is None) == (expected is None)
+                    if out is not None and expected is not None:
+                        assert out.dtype == expected.dtype
+                        assert torch.equal(out, expected)
+                    if own is not None and before is not None:
+                        assert torch.equal(own, before), "the source was changed"
+                handles = []
+            moved += bool(made.routes)
+    return moved
+
+
+def dtensors(member: Member) -> dict[str, Any]:
+    """DTensor's own full_tensor is the judge. Four ranks."""
+    meshes = {
+        "left": DeviceMesh("cpu", [0, 1]),
+        "right": DeviceMesh("cpu", [2, 3]),
+        "square": DeviceMesh("cpu", [[0, 1], [2, 3]]),
+        "line": DeviceMesh("cpu", [1, 2, 3]),
+        "one": DeviceMesh("cpu", [3]),
+        "reversed": DeviceMesh("cpu", [3, 2, 1, 0]),
+    }
+    results: dict[str, Any] = {}
+    whole = torch.arange(7 * 6, dtype=torch.float32).view(7, 6)
+    cases: list[tuple[str, list[Placement], str, list[Placement]]] = [
+        ("left", [Shard(0)], "right", [Shard(0)]),  # same placements elsewhere: DTensor would leave it
+        ("left", [Shard(1)], "square", [Shard(0), Replicate()]),
+        ("square", [Shard(0), Shard(1)], "one", [Replicate()]),
+        ("square", [Replicate(), Shard(0)], "line", [Shard(1)]),
+        ("one", [Replicate()], "left", [Shard(0)]),
+        ("line", [Shard(0)], "line", [Shard(1)]),
+        ("square", [Shard(0), Shard(0)], "square", [Shard(0), Shard(0)]),
+    ]
+    for source, placements, destination, wanted in cases:
+        x = distribute_tensor(whole, meshes[source], placements)
+        out = crossmesh.reshard(x, meshes[destination], wanted)
+        assert out.device_mesh == meshes[destination]
+        assert list(out.placements) == wanted
+        if meshes[destination].get_coordinate() is not None:
+            assert torch.equal(out.full_tensor(), whole), (source, destination)
+            expected = distribute_tensor(whole, meshes[destination], wanted, src_data_rank=None)
+            assert torch.equal(out.to_local(), expected.to_local())
+        else:
+            distribute_in_vain(whole, meshes[destination], wanted)
+            assert out.to_local().numel() == 0
+    even = torch.arange(8 * 4, dtype=torch.float32).view(8, 4)
+    x = distribute_tensor(even, meshes["reversed"], [Shard(0)])
+    out = crossmesh.reshard(x, meshes["square"], [Shard(0), Replicate()])
+    results["reversed source"] = torch.equal(out.full_tensor(), even)
+    back = crossmesh.reshard(out, meshes["reversed"], [Shard(0)])
+    results["reversed destination"] = torch.equal(back.full_tensor(), even)
+    crossmesh.close()
+    return results
+
+
+def distribute_in_vain(whole: torch.Tensor, mesh: DeviceMesh, placements: list[Any]) -> None:
+    """No rank outside the mesh has a part in it."""
+    assert distribute_tensor(whole, mesh, placements, src_data_rank=None).to_local().numel() == 0
+
+
+def gradients(member: Member) -> bool:
+    """The gradient of a function of the resharded tensor, beside one process's."""
+    left, square = DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [[1, 2], [3, 0]])
+    whole = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
+    plain = whole.clone().requires_grad_()
+    (plain.sin() * torch.arange(5.0)).sum().backward()
+    cases: list[tuple[list[Placement], list[Placement]]] = [
+        ([Shard(0)], [Shard(1), Replicate()]),
+        ([Replicate()], [Replicate(), Shard(0)]),
+    ]
+    for placements, wanted in cases:
+        x = distribute_tensor(whole, left, placements)
+        x.requires_grad_()
+        out = crossmesh.reshard(x, square, wanted, name="activation")
+        local = out.to_local()
+        offset = torch.arange(5.0)
+        if wanted[0] == Shard(1):
+            tile = Layout((2, 2), (1, 2, 3, 0), ("S1", "R"), (6, 5)).tiles[member.rank]
+            offset = torch.cat([offset[low:high] for low, high in tile[1]])
+        (local.sin() * offset).sum().backward()
+        assert plain.grad is not None
+        if member.rank < 2:
+            assert isinstance(x.grad, DTensor)
+            expected = distribute_tensor(plain.grad, left, placements, src_data_rank=None)
+            assert torch.equal(x.grad.to_local(), expected.to_local())
+        else:
+            distribute_in_vain(plain.grad, left, list(placements))
+    # Partial sums: reduced on the way, and the whole gradient comes back to each.
+    size = 4 if member.rank < 2 else 0  # no values outside the mesh
+    own = torch.full((size,), float(member.rank + 1), requires_grad=True)
+    partial = DTensor.from_local(own, left, [Partial()], run_check=False, shape=torch.Size((4,)), stride=(1,))
+    out = crossmesh.reshard(partial, square, [Shard(0), Shard(0)])
+    assert torch.equal(out.to_local().detach(), torch.tensor([3.0]))
+    (out.to_local() * 2).sum().backward()
+    if member.rank < 2:
+        assert own.grad is not None
+        assert torch.equal(own.grad, torch.full((4,), 2.0))
+    crossmesh.close()
+    return True
+
+
+def without_a_tensor(member: Member) -> bool:
+    """Ranks outside the source mesh need no x; a rank in neither mesh does not call at all."""
+    if member.rank == 3:
+        dist.barrier()
+        return True
+    source, destination = DeviceMesh("cpu", [0], _init_backend=False), DeviceMesh("cpu", [1, 2], _init_backend=False)
+    made = crossmesh.plan(source, [Replicate()], destination, [Shard(0)], (5,), torch.float32)
+    x = None
+    if member.rank == 0:
+        x = DTensor.from_local(torch.arange(5.0), source, [Replicate()], run_check=False)
+    out = crossmesh.reshard(x, destination, [Shard(0)], plan=made, dtype=torch.float32)
+    expected = {0: [], 1: [0.0, 1.0, 2.0], 2: [3.0, 4.0]}[member.rank]
+    assert out.to_local().tolist() == expected
+    dist.barrier()
+    crossmesh.close()
+    return True
+
+
+def killed(member: Member, folder: str) -> None:
+    """Rank 2 dies in the middle of something large; the others are told which, and what it carried."""
+    with Door(member.store, limit_s=10) as door:
+        source = Layout((2,), (0, 1), ("S0",), (1 << 22,))
+        destination = Layout((2,), (2, 3), ("R",), (1 << 22,))
+        made = plan(source, destination, itemsize=4, network=Network.even([0, 0, 1, 1]), name="weights")
+        own = torch.zeros(1 << 21) if member.rank < 2 else None
+        start(made, own, door, name="weights", dtype=torch.float32).wait()
+        if member.rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            for _ in range(3):
+                start(made, own, door, name="weights", dtype=torch.float32).wait()
+        except PeerLost as error:
+            (Path(folder) / str(member.rank)).write_text(str(error))
+            raise
+
+
+def bytes_between_hosts(member: Member, strategy: str) -> tuple[int, int, int]:
+    """Of this rank: bytes sent to other hosts by the door's books; what the plan says of all, and the least."""
+    hosts = [0, 0, 1, 1]
+    with Door(member.store) as door:
+        source = Layout((2,), (0, 1), ("S0",), (64, 33))
+        destination = Layout((2,), (2, 3), ("R",), (64, 33))
+        made = plan(source, destination, itemsize=4, network=Network.even(hosts), strategy=strategy)
+        door.books.take()
+        own = torch.ones(32, 33) if member.rank < 2 else None
+        start(made, own, door, dtype=torch.float32).wait()
+        sent = 0
+        for book in door.books.take().values():
+            sent += sum(size for peer, size in book.bytes_to.items() if hosts[peer] != hosts[member.rank])
+        return sent, made.host_bytes, made.least_host_bytes
