@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire.bench import harness
+from thinwire.bench import harness, training
 from thinwire.bench.case import Case, load_case
 from thinwire.codecs import parse_codec
 
@@ -134,7 +134,7 @@ def test_whole_runs_are_compared_with_exact_of_the_same_model() -> None:
 
     def run(method: str, repeat: int, score: float, curve: list[list[float | None]]) -> dict[str, object]:
         line = {"method": method, "repeat": repeat, "seconds": 9.0, "exposed_s": 1.0, "bytes": 10}
-        return line | {"test_score": score, "val_score": curve[-1][1], "curve": curve}
+        return line | {"test_score": score, "best_test_score": score + 0.1, "val_score": curve[-1][1], "curve": curve}
 
     steps = [
         run(names[0], 0, 0.5, [[1.0, None], [2.0, 0.6]]),
@@ -146,8 +146,21 @@ def test_whole_runs_are_compared_with_exact_of_the_same_model() -> None:
     assert (exact["to_score_s"], exact["points_to_exact"]) == (2.0, 0.0)
     assert sylvie["to_score_s"] == 1.5
     assert sylvie["points_to_exact"] == pytest.approx(-10)
+    assert sylvie["best_score"] == pytest.approx(0.5)
+    assert sylvie["best_points_to_exact"] == pytest.approx(-10)
     assert gcn["to_score_s"] == 2.0
     assert (never["to_score_s"], never["reached"]) == (None, 0)
+
+
+def test_the_score_reported_is_that_of_the_best_validation() -> None:
+    rows: list[dict[str, float | None]] = [
+        {"val_score": None, "test_score": None},
+        {"val_score": 0.5, "test_score": 0.4},
+        {"val_score": 0.7, "test_score": 0.6},
+        {"val_score": 0.7, "test_score": 0.9},
+        {"val_score": 0.6, "test_score": 0.8},
+    ]
+    assert training._at_best(rows) == 0.6
 
 
 @pytest.mark.parametrize(

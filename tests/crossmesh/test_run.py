@@ -6,6 +6,7 @@ import pytest
 
 from tests.crossmesh import work
 from thinwire.crossmesh.broadcast import ALLGATHER, BROADCAST, SEND_RECV
+from thinwire.crossmesh.run import WORKERS
 from thinwire.launch import RankFailed, local
 
 pytestmark = pytest.mark.timeout(90)
@@ -14,6 +15,12 @@ pytestmark = pytest.mark.timeout(90)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_plans_neither_mix_values_up_nor_hang(seed: int) -> None:
     assert min(local.run(work.random_plans, seed, 36, workers=5)) > 15
+
+
+def test_no_plan_deadlocks_and_hands_are_never_full() -> None:
+    for done, most in local.run(work.any_plans, 3, 25, workers=5):
+        assert done > 100
+        assert most <= WORKERS
 
 
 def test_dtensors_arrive_where_they_should() -> None:
@@ -48,3 +55,16 @@ def test_a_rank_killed_in_the_middle_is_named_with_the_tensor(tmp_path: Path) ->
     for words in told:
         assert "rank 2" in words
         assert "reshard weights" in words
+
+
+def test_state_dicts_arrive_exactly_or_as_well_as_the_codec_says() -> None:
+    exact = [max(each) for each in zip(*local.run(work.state_dicts, "", workers=6), strict=True)]
+    assert exact == [0.0, 0.0, 0.0]
+    eight = [max(each) for each in zip(*local.run(work.state_dicts, "uniform:8", workers=6), strict=True)]
+    assert all(1e-4 < error < 0.05 for error in eight)
+    different = [
+        max(each) for each in zip(*local.run(work.state_dicts, "difference:uniform:8", workers=6), strict=True)
+    ]
+    assert different[0] == 0.0
+    # Steps of the differences' own range, a thousandth of the weights': and they don't add up.
+    assert all(1e-8 < error < 1e-4 for error in different[1:])

@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,11 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from tests.crossmesh.made import drawn_layout, drawn_shape, tiles
 from thinwire import crossmesh
+from thinwire.crossmesh import run
 from thinwire.crossmesh.broadcast import WAYS
 from thinwire.crossmesh.layout import Layout
 from thinwire.crossmesh.network import Network
-from thinwire.crossmesh.plan import AUTO, TensorSpec, plan, plan_all
+from thinwire.crossmesh.plan import AUTO, Gate, Plan, Route, TensorSpec, plan, plan_all
 from thinwire.crossmesh.run import start
 from thinwire.launch import Member
 from thinwire.links import Door, PeerLost
@@ -59,6 +62,65 @@ def random_plans(member: Member, seed: int, count: int) -> int:
                 handles = []
             moved += bool(made.routes)
     return moved
+
+
+def scrambled(made: Plan, rng: random.Random) -> Plan:
+    """The same pieces in another order, along other trees, in other chunks, with gates at random."""
+    shuffled = list(made.routes)
+    rng.shuffle(shuffled)
+    routes: list[Route] = []
+    for route in shuffled:
+        reached, edges = [route.sender], []
+        receivers = [dst for _, dst in route.edges]
+        rng.shuffle(receivers)
+        for rank in receivers:
+            edges.append((rng.choice(reached), rank))
+            reached.append(rank)
+        edges.sort(key=lambda edge: edge[0] != route.sender)  # the sender's first
+        gates = []
+        for _ in range(rng.randrange(3) if routes else 0):
+            earlier = rng.randrange(len(routes))
+            signals = rng.choice([rank for edge in routes[earlier].edges for rank in edge])
+            gates.append(Gate(earlier, signals, rng.choice(reached)))
+        several = {(gate.route, gate.signals, gate.waits): gate for gate in gates}
+        chunk = rng.choice((1, 5, 1 << 20))
+        routes.append(replace(route, edges=tuple(edges), chunk_bytes=chunk, gates=tuple(several.values())))
+    return replace(made, routes=tuple(routes))
+
+
+def any_plans(member: Member, seed: int, count: int) -> tuple[int, int]:
+    """Plans that no planner would make: routes done, and the most that this rank had in hand at a time."""
+    rng = random.Random(seed)
+    done = most = now = 0
+    lock = threading.Lock()
+    plain = run._Work._pass
+
+    def counted(work: Any, number: int, route: Route) -> None:
+        nonlocal most, now
+        with lock:
+            now += 1
+            most = max(most, now)
+        try:
+            plain(work, number, route)
+        finally:
+            with lock:
+                now -= 1
+
+    run._Work._pass = counted  # type: ignore[method-assign, assignment]
+    with Door(member.store, limit_s=20) as door:
+        for _ in range(count):
+            shape = (rng.randint(3, 9), rng.randint(3, 9))
+            source = drawn_layout(rng, member.world_size, shape)
+            destination = drawn_layout(rng, member.world_size, shape)
+            spec = TensorSpec("x", source, destination, 8)
+            made = scrambled(plan_all((spec,), Network.even(range(member.world_size)), AUTO, 64), rng)
+            whole = torch.arange(shape[0] * shape[1]).view(shape)
+            out = start(made, tiles(source, whole).get(member.rank), door, dtype=torch.int64).wait()
+            expected = tiles(destination, whole).get(member.rank)
+            if out is not None and expected is not None:
+                assert torch.equal(out, expected)
+            done += len(made.routes)
+    return done, most
 
 
 def dtensors(member: Member) -> dict[str, Any]:
@@ -200,3 +262,45 @@ def bytes_between_hosts(member: Member, strategy: str) -> tuple[int, int, int]:
         for book in door.books.take().values():
             sent += sum(size for peer, size in book.bytes_to.items() if hosts[peer] != hosts[member.rank])
         return sent, made.host_bytes, made.least_host_bytes
+
+
+def state_dicts(member: Member, codec: str) -> list[float]:
+    """A model's weights from 2x2 to 1x2, three times, changing a little: the largest error of each time."""
+    trainer, server = DeviceMesh("cpu", [[0, 1], [2, 3]]), DeviceMesh("cpu", [[4, 5]])
+    errors = []
+    sync = crossmesh.StateSync(
+        server, _served, codec=lambda name: "" if name == "steps" else codec, memory_bytes=1 << 20
+    )
+    for time in range(3):
+        whole = _weights(time)
+        state = {
+            name: distribute_tensor(x, trainer, [Shard(0), Replicate()] if x.dim() < 2 else [Shard(0), Shard(1)])
+            for name, x in whole.items()
+        }
+        sent = sync.send(state)
+        assert list(sent) == list(whole)
+        worst = 0.0
+        for name, x in whole.items():
+            expected = distribute_tensor(x, server, _served(name), src_data_rank=None).to_local()
+            local = sent[name].to_local()
+            assert local.dtype == x.dtype
+            assert local.shape == expected.shape
+            if name == "steps":
+                assert torch.equal(local, expected)
+            elif local.numel():
+                worst = max(worst, float((local - expected).abs().max()))
+        errors.append(worst)
+    crossmesh.close()
+    return errors
+
+
+def _served(name: str) -> list[Placement]:
+    return [Replicate(), Shard(0)] if name == "wide" else [Replicate(), Replicate()]
+
+
+def _weights(time: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    made = {"wide": torch.randn(130, 70, generator=generator), "bias": torch.randn(33, generator=generator)}
+    for _ in range(time):
+        made = {name: x + 0.001 * torch.randn(x.shape, generator=generator) for name, x in made.items()}
+    return made | {"steps": torch.tensor([7 + time])}

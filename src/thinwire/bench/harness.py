@@ -16,7 +16,20 @@ from typing import Any, Protocol
 
 import torch
 
-from thinwire.bench import bits, convergence, exchange, fullgraph, gradients, methods, minibatch, policies, training
+from thinwire.bench import (
+    bits,
+    convergence,
+    crossmesh,
+    exchange,
+    fullgraph,
+    gradients,
+    methods,
+    minibatch,
+    pipeline,
+    policies,
+    sync,
+    training,
+)
 from thinwire.bench.case import Case
 from thinwire.launch import Lab, LabUnavailable, Member, RankFailed
 from thinwire.links import Door
@@ -41,6 +54,9 @@ WORKLOADS: dict[str, Workload] = {
     "policies": policies,
     "gradients": gradients,
     "convergence": convergence,
+    "crossmesh": crossmesh,
+    "sync": sync,
+    "pipeline": pipeline,
 }
 # Whole runs: a warm-up would be one more.
 WHOLE = ("training", "convergence")

@@ -120,6 +120,8 @@ class Bench:
         with progress.bar(case.name) as on_progress:
             result = harness.run(case, on_progress=on_progress)
         console.print(tables.methods(result))
+        if problems := tables.problems(result):
+            console.print(problems)
         for line in tables.thinner(result):
             console.print(line, highlight=False)
         return result.to_json(), case.seed, case.hosts * case.ranks_per_host

@@ -66,9 +66,12 @@ def batches(result: batch_bench.BatchBench) -> Table:
 
 CAPTIONS = {
     "": "median of {} interleaved runs (fastest to slowest); waiting: share of a step's time",
-    "training": "{} seeds; mean test score, and points beside `exact` of the same model; where time was taken, median "
-    "seconds of training, and until that one's final validation score was reached",
+    "training": "{} seeds; mean test score after the last epoch, and in the epoch of the best validation score, with "
+    "points beside `exact` of the same model; where time was taken, median seconds of training, and until that one's "
+    "final validation score was reached",
     "policies": "rows fetched from other ranks in an epoch, in thousands, by replication factor",
+    "pipeline": "median of {} interleaved runs; kept: the most activations, in micro-batches, that each stage kept",
+    "sync": "median of {} interleaved runs; MB that went from host to host, and the least that could",
     "bits": "weighted variance beside `uniform`, the mean of all layers and directions and the worst of them; AdaQP's "
     "objective",
 }
@@ -91,15 +94,23 @@ def methods(result: harness.CaseResult) -> Table:
         ("seconds", lambda row: f"{row.seconds_median:.4g}"),
         ("from-to", lambda row: f"{row.seconds_low:.3g}-{row.seconds_high:.3g}"),
         ("ratio", lambda row: f"{row.ratio:.2f}x"),
-        ("MB sent", lambda row: f"{row.bytes / 1e6:,.2f}"),
-        ("waiting", lambda row: f"{row.exposed_share:.0%}"),
+        ("MB sent", lambda row: f"{(row.more or {}).get('wire_bytes', row.bytes) / 1e6:,.2f}"),
+        ("waiting", lambda row: f"{(row.more or {}).get('exposed_share', row.exposed_share):.0%}"),
     ]
     if any(row.limit_ratio for row in result.rows):
         shown.append(("/free", lambda row: f"{row.limit_ratio:.2f}"))
     if any((row.more or {}).get("predicted_s") for row in result.rows):
         shown = [each for each in shown if each[0] != "from-to"]  # 80 columns hold so much
         shown.append(("predicted", lambda row: _figure(row, "predicted_s", ".4g")))
+    if any((row.more or {}).get("assign_share") for row in result.rows):
         shown.append(("choosing", lambda row: _figure(row, "assign_share", ".1%")))
+    if case.workload == "pipeline":
+        shown = [each for each in shown if each[0] not in ("MB sent", "waiting")]
+        shown.append(("kept", lambda row: ",".join(map(str, (row.more or {})["peak_activations"]))))
+    if case.workload == "sync":
+        shown = [each for each in shown if each[0] != "waiting"]
+        shown.append(("least MB", lambda row: f"{(row.more or {})['least_bytes'] / 1e6:,.2f}"))
+        shown.append(("error", lambda row: _figure(row, "error", ".1e")))
     if case.workload == "bits":
         shown = [("variance", lambda row: f"{(row.more or {}).get('variance_to_uniform', 1.0):.3f}")]
         shown.append(("worst", lambda row: f"{(row.more or {}).get('worst_to_uniform', 1.0):.3f}"))
@@ -117,6 +128,8 @@ def methods(result: harness.CaseResult) -> Table:
         shown = [each for each in shown if each[0] == "MB sent" or (timed and each[0] in ("seconds", "ratio"))]
         shown.append(("score", lambda row: _figure(row, "score", ".2%")))
         shown.append(("points", lambda row: _figure(row, "points_to_exact", "+.2f")))
+        shown.append(("best", lambda row: _figure(row, "best_score", ".2%")))
+        shown.append(("points", lambda row: _figure(row, "best_points_to_exact", "+.2f")))
         if timed:
             shown.append(("to exact's", lambda row: _figure(row, "to_score_s", ".4g")))
     table.add_column("method", min_width=16)
@@ -124,6 +137,23 @@ def methods(result: harness.CaseResult) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in result.rows:
         table.add_row(row.method, *(form(row) for _, form in shown))
+    return table
+
+
+def problems(result: harness.CaseResult) -> Table | None:
+    """Each problem's seconds by every method, and how far above the plan's own bound the best and `auto` are."""
+    by_method = {row.method: (row.more or {}).get("problems") for row in result.rows}
+    if not by_method or not all(by_method.values()):
+        return None
+    table = Table(title="seconds, and over the bound", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("problem")
+    for method in by_method:
+        table.add_column(method, justify="right", no_wrap=True)
+    table.add_column("bound", justify="right", no_wrap=True)
+    for name in next(iter(by_method.values())) or ():
+        told = [own[name] for own in by_method.values() if own]
+        cells = [f"{each['seconds']:.3f} {each['over_bound']:5.2f}x" for each in told]
+        table.add_row(name, *cells, f"{told[-1]['bound_s']:.3f}")
     return table
 
 

@@ -8,6 +8,18 @@ from thinwire.crossmesh.layout import Layout
 from thinwire.crossmesh.network import Network
 from thinwire.crossmesh.plan import Plan
 from thinwire.crossmesh.profile import close, profile
+from thinwire.crossmesh.state_dict import StateSync, reshard_state_dict
 from thinwire.crossmesh.tensors import plan, reshard, reshard_async
 
-__all__ = ["Layout", "Network", "Plan", "close", "plan", "profile", "reshard", "reshard_async"]
+__all__ = [
+    "Layout",
+    "Network",
+    "Plan",
+    "StateSync",
+    "close",
+    "plan",
+    "profile",
+    "reshard",
+    "reshard_async",
+    "reshard_state_dict",
+]

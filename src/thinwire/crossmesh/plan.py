@@ -96,6 +96,11 @@ class Plan:
         return self.predicted_s / self.bound_s - 1 if self.bound_s else 0.0
 
     @property
+    def sent_bytes(self) -> int:
+        """That leave a rank, inside hosts too; without partial sums."""
+        return sum(route.size_bytes * len(route.edges) for route in self.routes)
+
+    @property
     def host_bytes(self) -> int:
         """That cross from host to host."""
         crossing = sum(

@@ -1,17 +1,20 @@
 """Which ranks share a host, and how fast the wires between hosts are."""
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
-from thinwire.crossmesh.network import Network, hosts_of
+from thinwire.crossmesh.network import USUAL_LOCAL_BYTES_PER_S, USUAL_MESSAGE_S, Network, hosts_of
 from thinwire.links import Door
-from thinwire.links.sketch import sketch
+from thinwire.links.sketch import ENOUGH_S, FIRST_BYTES, LAST_BYTES, PATIENCE_S, REPEATS
 
 NAME = "crossmesh"
+CHANNEL = "profile"
+BURST = 64
 _door: Door | None = None
 _hosts: dict[int, str] = {}
 
@@ -60,9 +63,67 @@ def host_name() -> str:
 
 
 def profile(door: Door) -> Network:
-    """Hosts, and measured rates between them. Every rank of the door calls this."""
+    """Hosts, and measured rates between them: one rank of each speaks for it. Every rank of the door calls this."""
     size = 256
     name = host_name().encode()[:size].ljust(size)
-    told = door.told(torch.frombuffer(bytearray(name), dtype=torch.uint8), channel="profile")
+    told = door.told(torch.frombuffer(bytearray(name), dtype=torch.uint8), channel=CHANNEL)
     numbers = hosts_of({rank: bytes(row.tolist()).decode() for rank, row in enumerate(told)})
-    return Network.of(sketch(door, torch.device("cpu")), [numbers[rank] for rank in range(door.world_size)])
+    host_of = tuple(numbers[rank] for rank in range(door.world_size))
+    speakers = [host_of.index(host) for host in range(max(host_of) + 1)]
+    rates = [[USUAL_LOCAL_BYTES_PER_S] * len(speakers) for _ in speakers]
+    for distance in range(1, len(speakers)):
+        pairs = {speakers[at]: speakers[(at + distance) % len(speakers)] for at in range(len(speakers))}
+        for dst, rate in _rates(door, pairs).items():
+            src = next(rank for rank, heir in pairs.items() if heir == dst)
+            rates[host_of[src]][host_of[dst]] = rate
+    # Inside a host: between two ranks of the first that has two.
+    inside = next(([rank, other] for rank in speakers for other in _mates(rank, host_of)), None)
+    local = _rates(door, {inside[0]: inside[1]})[inside[1]] if inside else USUAL_LOCAL_BYTES_PER_S
+    wait_s = _message_s(door, speakers[:2]) if len(speakers) > 1 else USUAL_MESSAGE_S
+    return Network(host_of, tuple(map(tuple, rates)), wait_s, local)
+
+
+def _mates(rank: int, host_of: Sequence[int]) -> list[int]:
+    return [other for other, host in enumerate(host_of) if host == host_of[rank] and other != rank]
+
+
+def _rates(door: Door, pairs: Mapping[int, int]) -> dict[int, float]:
+    """Bytes a second into each receiver, pairs side by side. From two sizes: what a message costs anyway drops out."""
+    size, before = FIRST_BYTES, _round_s(door, pairs, FIRST_BYTES // 4)
+    while True:
+        taken = _round_s(door, pairs, size)
+        if min(taken.values()) >= ENOUGH_S or max(taken.values()) >= PATIENCE_S or size >= LAST_BYTES:
+            break
+        size, before = 4 * size, taken
+    return {dst: 0.75 * size / max(seconds - before[dst], 0.5 * seconds) for dst, seconds in taken.items()}
+
+
+def _message_s(door: Door, pair: Sequence[int]) -> float:
+    """What one more message costs when many follow each other: a chunk's price."""
+    own = float("inf")
+    data = torch.zeros(BURST * 64, dtype=torch.uint8)
+    for number in range(REPEATS):
+        door.told(torch.zeros(1), channel=CHANNEL)
+        if door.rank in pair:
+            first = door.rank == pair[0]
+            source, heirs = (None, pair[1:]) if first else (pair[0], [])
+            burst = door.relay(data, source, heirs, channel=CHANNEL, key=f"burst {number}", chunk_bytes=64)
+            burst.wait()
+            own = min(own, burst.seconds / BURST)
+    return float(door.told(torch.tensor([own], dtype=torch.float64), channel=CHANNEL).min())
+
+
+def _round_s(door: Door, pairs: Mapping[int, int], size: int) -> dict[int, float]:
+    """Of each receiver, the quickest of a few: delays add."""
+    own = float("inf")
+    source = next((src for src, dst in pairs.items() if dst == door.rank), None)
+    for _ in range(REPEATS):
+        door.told(torch.zeros(1), channel=CHANNEL)  # all begin together
+        received = None if source is None else door.receive(size, source, channel=CHANNEL)
+        if door.rank in pairs:
+            door.send(torch.zeros(size, dtype=torch.uint8), pairs[door.rank], channel=CHANNEL).wait()
+        if received is not None:
+            received.wait()
+            own = min(own, received.seconds)
+    told = door.told(torch.tensor([own], dtype=torch.float64), channel=CHANNEL)
+    return {dst: float(told[dst]) for dst in pairs.values()}

@@ -7,7 +7,7 @@ Buffers are bounded: a rank has at most WORKERS pieces in hand. The source is on
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
@@ -75,10 +75,17 @@ def start_all(
     name: str = "",
     seed: int = 0,
     device: torch.device | None = None,
+    known: MutableMapping[int, Tensor] | None = None,
+    held: MutableMapping[int, Tensor] | None = None,
 ) -> Handle:
-    """`sources`: this rank's tiles, by the tensor's place in the plan. Every rank of the plan calls this."""
+    """`sources`: this rank's tiles, by the tensor's place in the plan. Every rank of the plan calls this.
+
+    For a tensor in `known` the difference to it is sent, and it becomes what receivers have: its source tiles' side.
+    `held` is the receivers' side, their tiles as they are.
+    """
     _check(plan, sources, dtypes, door.rank)
-    work = _Work(plan, sources, door, dtypes, f"reshard {name or plan.tensors[0].name}", seed, device)
+    channel = f"reshard {name or plan.tensors[0].name}"
+    work = _Work(plan, sources, door, dtypes, channel, seed, device, known or {}, held or {})
     roles = work.roles()
     if not roles:
         return Handle(door, work.channel, [], work.finish)
@@ -118,7 +125,10 @@ class _Work:
         channel: str,
         seed: int,
         device: torch.device | None,
+        known: MutableMapping[int, Tensor],
+        held: MutableMapping[int, Tensor],
     ) -> None:
+        self.known, self.held = known, held
         self.plan, self.door, self.channel, self.seed = plan, door, channel, seed
         self.me = door.rank
         # Calls are told apart by what all ranks of the plan know: which plan, and the how-manieth time.
@@ -195,7 +205,7 @@ class _Work:
     def _packed(self, held: Mapping[int, Tensor], tensor: int, region: Region) -> Tensor:
         return pack(held[tensor], self.plan.tensors[tensor].source.tiles[self.me], region)
 
-    def _held(self, tensor: int) -> Mapping[int, Tensor]:
+    def _tiles(self, tensor: int) -> Mapping[int, Tensor]:
         """Where to read a tensor from: its sums, once they are done, if it came in parts."""
         if not self.plan.tensors[tensor].source.partial_axes:
             return self.sources
@@ -205,7 +215,7 @@ class _Work:
 
     def _copy(self, copies: Sequence[tuple[int, Region]]) -> None:
         for tensor, region in copies:
-            flat = self._packed(self._held(tensor), tensor, region)
+            flat = self._packed(self._tiles(tensor), tensor, region)
             unpack(flat, self.outs[tensor], self.plan.tensors[tensor].destination.tiles[self.me], region)
 
     def _move(self, number: int, route: Route) -> None:
@@ -226,29 +236,47 @@ class _Work:
         heirs = [dst for src, dst in route.edges if src == self.me]
         key = str(number)
         spec = self.plan.tensors[route.tensor]
-        if source is None:
-            flat = self._packed(self._held(route.tensor), route.tensor, route.region)
-            data = flat
-            if spec.codec:
-                data = codec_of(spec.codec).encode(flat.float(), seed=seed_from(self.seed, number))
-            self._relay(data, None, heirs, key, route.chunk_bytes).wait(behind=True)
-        else:
-            self._take(route, source, heirs, key, seed_from(self.seed, number))
+        seed = seed_from(self.seed, number)
+        if source is not None:
+            self._take(route, source, heirs, key, seed)
+            return
+        flat = self._packed(self._tiles(route.tensor), route.tensor, route.region)
+        data = self._encoded(route, flat, seed) if spec.codec else flat
+        self._relay(data, None, heirs, key, route.chunk_bytes).wait(behind=True)
+
+    def _encoded(self, route: Route, flat: Tensor, seed: int) -> Tensor:
+        """By the codec, and as a difference where receivers are known to have something."""
+        spec, values = self.plan.tensors[route.tensor], flat.float()
+        codec, known, tile = codec_of(spec.codec), self.known.get(route.tensor), spec.source.tiles[self.me]
+        if known is None:
+            return codec.encode(values, seed=seed)
+        before = pack(known, tile, route.region)
+        data = codec.encode(values - before, seed=seed)
+        codec.add(data, before, seed=seed)  # what receivers will have
+        unpack(before, known, tile, route.region)
+        return data
 
     def _take(self, route: Route, source: int, heirs: Sequence[int], key: str, seed: int) -> None:
         spec, out = self.plan.tensors[route.tensor], self.outs[route.tensor]
         tile = spec.destination.tiles[self.me]
-        if spec.codec:
+        size = region_size(route.region)
+        there = None if spec.codec else place(out, tile, route.region)
+        if there is not None:
+            self._relay(there, source, heirs, key, route.chunk_bytes).wait(behind=True)
+        elif not spec.codec:
+            flat = torch.empty(size, dtype=out.dtype, device=out.device)
+            self._relay(flat, source, heirs, key, route.chunk_bytes).wait(behind=True)
+            unpack(flat, out, tile, route.region)
+        else:
             data = torch.empty(route.size_bytes, dtype=torch.uint8, device=out.device)
             self._relay(data, source, heirs, key, route.chunk_bytes).wait(behind=True)
-            flat = codec_of(spec.codec).decode(data, (region_size(route.region),), seed=seed)
+            flat = torch.zeros(size, device=out.device)
+            if route.tensor in self.held:
+                flat = pack(self.held[route.tensor], tile, route.region).clone()
+            codec_of(spec.codec).add(data, flat, seed=seed)
             unpack(flat.to(out.dtype), out, tile, route.region)
-            return
-        there = place(out, tile, route.region)
-        flat = torch.empty(region_size(route.region), dtype=out.dtype, device=out.device) if there is None else there
-        self._relay(flat, source, heirs, key, route.chunk_bytes).wait(behind=True)
-        if there is None:
-            unpack(flat, out, tile, route.region)
+            if route.tensor in self.held:
+                unpack(flat, self.held[route.tensor], tile, route.region)
 
     def _await(self, number: int, gate: Gate) -> None:
         if gate.signals == self.me:

@@ -160,7 +160,7 @@ class _Way:
         self._network, self._strategy, self._name = network, strategy, name
 
     def arrived(self, local: Tensor) -> DTensor:
-        return _as_dtensor(local, self.mesh, self.placements, self.spec.destination.shape)
+        return as_dtensor(local, self.mesh, self.placements, self.spec.destination.shape)
 
     def back(self, gradient: Tensor) -> Tensor | None:
         """This rank's tile of the source's gradient."""
@@ -193,9 +193,9 @@ class _Reshard(torch.autograd.Function):
         # The gradient of a partial sum is the whole's, for every rank that adds to it.
         words = [Replicate() if isinstance(placement, Partial) else placement for placement in placements]
         local = gradient.new_empty(shape) if found is None else found
-        return _as_dtensor(local, mesh, words, ctx.way.spec.source.shape), None, None
+        return as_dtensor(local, mesh, words, ctx.way.spec.source.shape), None, None
 
 
-def _as_dtensor(local: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: tuple[int, ...]) -> DTensor:
+def as_dtensor(local: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: tuple[int, ...]) -> DTensor:
     stride = torch.empty(shape, device="meta").stride()
     return DTensor.from_local(local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride)

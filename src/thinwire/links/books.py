@@ -58,6 +58,15 @@ class Books:
         with self._lock:
             self._channels.setdefault(channel, ChannelBook()).exposed_s += exposed_s
 
+    def bytes_to(self) -> dict[int, int]:
+        """Bytes to each peer since the last `take`, all channels together."""
+        total: defaultdict[int, int] = defaultdict(int)
+        with self._lock:
+            for book in self._channels.values():
+                for peer, size in book.bytes_to.items():
+                    total[peer] += size
+        return dict(total)
+
     def take(self) -> dict[str, ChannelBook]:
         """The entries since the last `take`: one call an epoch gives an epoch's books."""
         with self._lock:

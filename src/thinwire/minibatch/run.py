@@ -30,6 +30,10 @@ def train(member: Member, job: Job[Plan]) -> dict[str, Any]:
         return Run(job, shard, door, manifest, Topology.read(manifest.folder)).train()
 
 
+# The first one's sum hides behind the backward pass of the rest; each costs a round of small messages.
+GRADIENT_GROUPS = 2
+
+
 class Run(run.Run):
     """Seeds of its own part, neighbours from the whole graph, features from everywhere; gradients summed every step."""
 
@@ -40,7 +44,7 @@ class Run(run.Run):
         model = build(job, num_features=shard.x.shape[1], num_classes=shard.num_classes).to(shard.x.device)
         super().__init__(job, shard, door, manifest, model)
         self.topology = topology
-        GradientSum(model.parameters(), door)
+        GradientSum(model.parameters(), door, groups=GRADIENT_GROUPS)
         self.loader = Loader(shard, door, job.plan, topology, epochs=job.epochs)
         self._batches: Iterator[Batch] = iter(())
         self._next = -1  # the epoch that they go on with

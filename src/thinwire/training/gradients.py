@@ -1,50 +1,93 @@
-"""Gradients of shared weights: summed over ranks by one fused all-reduce, at the end of every backward pass."""
+"""Gradients of shared weights: summed over ranks in every backward pass, by one fused all-reduce or by a few."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 from torch.autograd.variable import Variable
 
-from thinwire.links import Door
+from thinwire.links import Door, Transfer
 
 
 class GradientSum:
-    """Hooks that make `loss.backward()` leave the whole graph's gradients on every rank; then `after` is called."""
+    """Hooks that make `loss.backward()` leave the whole graph's gradients on every rank; then `after` is called.
+
+    In several `groups`, the last layers' gradients travel while the first ones' are computed. That is for backward
+    passes that wait for no other sums: those are matched by order, and a rank whose nodes reach fewer weights comes to
+    its groups at other moments.
+    """
 
     def __init__(
-        self, parameters: Iterable[torch.nn.Parameter], door: Door, after: Callable[[], None] = lambda: None
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        door: Door,
+        after: Callable[[], None] = lambda: None,
+        *,
+        groups: int = 1,
     ) -> None:
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self._groups = _cut(self._parameters[::-1], groups)
         self._door = door
         self._after = after
-        self._before: list[Tensor | None] | None = None  # what was there when this pass began
+        self._before: dict[torch.nn.Parameter, Tensor | None] | None = None  # what was there when this pass began
+        self._missing: set[torch.nn.Parameter] = set()
+        self._under_way: list[Transfer[Tensor]] = []
         if door.world_size > 1:
             for parameter in self._parameters:
-                parameter.register_hook(self._on_gradient)
+                parameter.register_hook(self._begin)
+                if groups > 1:
+                    parameter.register_post_accumulate_grad_hook(self._have)
 
-    def _on_gradient(self, gradient: Tensor) -> None:
+    def _begin(self, gradient: Tensor) -> None:
         if self._before is None:
             # Set aside: it has been summed already, and several passes may add up before a step.
-            self._before = [parameter.grad for parameter in self._parameters]
+            self._before = {parameter: parameter.grad for parameter in self._parameters}
             for parameter in self._parameters:
                 parameter.grad = None
-            Variable._execution_engine.queue_callback(self._sum)
+            self._missing = set(self._parameters)
+            Variable._execution_engine.queue_callback(self._finish)
 
-    def _sum(self) -> None:
-        before, self._before = self._before or [], None
-        # A weight that this rank's nodes do not reach has its place in the sum; one that nobody's do gets no gradient.
-        own = [parameter.grad for parameter in self._parameters]
-        reached = [float(gradient is not None) for gradient in own]
-        parts = [torch.zeros_like(p) if g is None else g for p, g in zip(self._parameters, own, strict=True)]
+    def _have(self, parameter: torch.nn.Parameter) -> None:
+        self._missing.discard(parameter)
+        # In one order on all ranks, whichever gradient is there first.
+        while len(self._under_way) < len(self._groups) - 1 and not self._missing & {*self._next()}:
+            self._post()
+
+    def _next(self) -> list[torch.nn.Parameter]:
+        return self._groups[len(self._under_way)]
+
+    def _post(self) -> None:
+        """The next group's sum. A weight that this rank's nodes do not reach has its place in it."""
+        own = self._next()
+        reached = [float(each.grad is not None) for each in own]
+        parts = [torch.zeros_like(each) if each.grad is None else each.grad for each in own]
         flat = torch.cat([*(part.reshape(-1) for part in parts), parts[0].new_tensor(reached)])
-        self._door.all_reduce(flat, channel="gradients").wait()
-        *sums, reached_by = flat.split([*(p.numel() for p in self._parameters), len(reached)])
-        for parameter, total, old, count in zip(self._parameters, sums, before, reached_by.tolist(), strict=True):
-            new = total.view_as(parameter) if count else None
-            parameter.grad = new if old is None else old if new is None else old + new
+        self._under_way.append(self._door.all_reduce(flat, channel="gradients"))
+
+    def _finish(self) -> None:
+        while len(self._under_way) < len(self._groups):
+            self._post()
+        before, self._before = self._before or {}, None
+        transfers, self._under_way = self._under_way, []
+        for group, transfer in zip(self._groups, transfers, strict=True):
+            *sums, reached_by = transfer.wait().split([*(each.numel() for each in group), len(group)])
+            for parameter, total, count in zip(group, sums, reached_by.tolist(), strict=True):
+                # One that nobody's nodes reach gets no gradient.
+                new, old = total.view_as(parameter) if count else None, before[parameter]
+                parameter.grad = new if old is None else old if new is None else old + new
         self._after()
+
+
+def _cut(parameters: Sequence[torch.nn.Parameter], groups: int) -> list[list[torch.nn.Parameter]]:
+    """In order, into at most so many groups of about equal size."""
+    total = sum(each.numel() for each in parameters)
+    found: list[list[torch.nn.Parameter]] = [[] for _ in range(groups)]
+    seen = 0
+    for each in parameters:
+        found[min(groups - 1, seen * groups // max(1, total))].append(each)
+        seen += each.numel()
+    return [group for group in found if group]
 
 
 def bytes_of(parameters: Iterable[torch.nn.Parameter], world_size: int) -> int:

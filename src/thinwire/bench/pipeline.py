@@ -1,0 +1,179 @@
+"""Workload `pipeline`: iterations of a pipeline, a stage a rank, each method with a copy of the model of its own.
+
+gpipe | 1f1b | eager     the schedule; transfers run beside computation
+--blocking               sends are waited for at once
+--split                  backward in two parts, that of the weights behind the transfer
+--split --delay N        and N micro-batches further back
+
+Compute is paced where the case says so (`forward_ms`): each action lasts as long as on a host of its own, the rest
+slept, since several hosts' work does not fit the cores of one machine. Transfers are real.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 (its usual name)
+
+from thinwire.bench import stages, tasks
+from thinwire.bench.case import Case
+from thinwire.crossmesh.pipelines import schedule as schedules
+from thinwire.crossmesh.pipelines.edges import Edge
+from thinwire.crossmesh.pipelines.profile import profile
+from thinwire.crossmesh.pipelines.run import Pipeline
+from thinwire.crossmesh.pipelines.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
+from thinwire.crossmesh.pipelines.simulate import simulate
+from thinwire.links import Door
+
+SCHEDULES = {"gpipe": schedules.gpipe, "1f1b": schedules.one_f_one_b, "eager": schedules.eager_1f1b}
+SETTINGS = {
+    "task": str,
+    "microbatches": int,
+    "rows": int,  # of a micro-batch
+    "layers": int,  # of a stage
+    "width": int,
+    "skip_width": int,
+    "forward_ms": int,
+    "text": str,
+}
+LR = 0.05
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method's words."""
+
+    schedule: str
+    blocking: bool = False
+    split: bool = False
+    delay: int = 0
+
+    @staticmethod
+    def parse(text: str) -> "Method":
+        name, *words = text.split()
+        if name not in SCHEDULES:
+            raise ValueError(f"method {text!r}: the schedule {name!r} is not known; give {', '.join(SCHEDULES)}")
+        delay = 0
+        if "--delay" in words:
+            place = words.index("--delay")
+            if "--split" not in words or place + 1 == len(words) or not words[place + 1].isdigit():
+                raise ValueError(f"method {text!r}: give --split --delay and a number")
+            delay = int(words[place + 1])
+            del words[place : place + 2]
+        unknown = set(words) - {"--blocking", "--split"}
+        if unknown:
+            raise ValueError(f"method {text!r}: there is no {min(unknown)}; give --blocking, --split, --delay N")
+        return Method(name, "--blocking" in words, "--split" in words, delay)
+
+    def build(self, num_stages: int, num_microbatches: int) -> Schedule:
+        made = SCHEDULES[self.schedule](num_stages, num_microbatches)
+        return schedules.split(made, delay=self.delay) if self.split else made
+
+
+def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
+    for method in methods:
+        Method.parse(method)
+    for name, value in settings.items():
+        if name not in SETTINGS or type(value) is not SETTINGS[name]:
+            raise ValueError(f"settings: {name} = {value!r}; known are {', '.join(SETTINGS)}")
+    if settings.get("task", stages.GPT) not in (stages.GPT, stages.UNET):
+        raise ValueError(f"settings: task is {settings['task']!r}; give {stages.GPT} or {stages.UNET}")
+
+
+def set_up(case: Case, folder: Path) -> None:
+    """Nothing is shared but what ranks make themselves."""
+
+
+def prepare(door: Door, case: Case, folder: Path) -> dict[str, "Iterations"]:
+    """Every method's pipeline, warmed up; what the simulator predicts for it from one profile of stages and wires."""
+    made = {method: Iterations(method, case, door) for method in case.methods}
+    for each in made.values():
+        each.warm_up()
+    costs = profile([each.pipe for each in made.values()], door, hosts=range(door.world_size))
+    # What goes forward out of the first stage, boundary and skip, beside its forward: the case's own promise.
+    shares = {wire.name: wire.forward_s / costs.stages[0].forward_s for wire in costs.wires if wire.source == 0}
+    for each in made.values():
+        each.facts["transfer_shares"] = shares
+        each.facts["predicted_s"] = simulate(each.schedule, costs, blocking=each.method.blocking).seconds
+    return made
+
+
+def units(method: str, settings: Mapping[str, Any]) -> int:
+    return 1
+
+
+def step(door: Door, method: str, prepared: dict[str, "Iterations"], case: Case, seed: int) -> dict[str, Any]:
+    return prepared[method].take()
+
+
+def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    last = by_method[method][-1]
+    return {name: last[name] for name in ("predicted_s", "loss", "peak_activations", "transfer_shares")}
+
+
+def edges_of(case: Case, num_stages: int) -> tuple[Edge, ...]:
+    return stages.edges_of(case.settings.get("task", stages.GPT), num_stages)
+
+
+class Iterations:
+    """A method's training, an iteration at a time."""
+
+    def __init__(self, method: str, case: Case, door: Door) -> None:
+        self.method = Method.parse(method)
+        settings = case.settings
+        n, stage = door.world_size, door.rank
+        self._door, self._seed = door, case.seed
+        m = int(settings.get("microbatches", 16))
+        self._size = m * int(settings.get("rows", 8))
+        self.schedule = self.method.build(n, m)
+        text = {key: settings[key] for key in ("text",) if key in settings}
+        self._task = tasks.task_of({"task": "gpt", **text})
+        letters = self._task.build().embedding
+        assert isinstance(letters, nn.Embedding)
+        vocabulary = letters.num_embeddings
+        torch.manual_seed(case.seed + stage)  # a stage's weights are the same with every method
+        skip_width = int(settings.get("skip_width", 16)) if settings.get("task") == stages.UNET else 0
+        width, layers = int(settings.get("width", 64)), int(settings.get("layers", 1))
+        model = stages.Part(stage, n, vocabulary, layers, width, skip_width)
+        pace_s = int(settings.get("forward_ms", 0)) / 1e3
+        least_s = {FORWARD: pace_s, BACKWARD: 2 * pace_s, INPUT: pace_s, WEIGHT: pace_s}
+        self._optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+        self.pipe = Pipeline(
+            model,
+            [(rank,) for rank in range(n)],
+            self.schedule,
+            door,
+            loss=_loss,
+            edges=edges_of(case, n),
+            blocking=self.method.blocking,
+            least_s=least_s,
+        )
+        self._number = 0
+        self.facts: dict[str, Any] = {}
+
+    def take(self) -> dict[str, Any]:
+        loss = self._iterate()
+        told = self._door.told(torch.tensor([loss, self.pipe.peak_activations]), channel="harness")
+        peaks = [int(peak) for peak in told[:, 1]]
+        return self.facts | {"loss": float(told[-1, 0]), "peak_activations": peaks}
+
+    def warm_up(self) -> None:
+        """The first iteration tells shapes, the second is like all others."""
+        for _ in range(2):
+            self._iterate()
+
+    def _iterate(self) -> float:
+        x, y = self._task.batch(self._size, 0, self._number, self._seed)
+        first, last = self.pipe.stage == 0, self.pipe.stage == self.schedule.num_stages - 1
+        self._optimizer.zero_grad()
+        loss = self.pipe.step(x if first else None, y if last else None)
+        self._optimizer.step()
+        self._number += 1
+        return 0.0 if loss is None else float(loss)
+
+
+def _loss(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten())

@@ -1,0 +1,179 @@
+"""Workload `sync`: a model's weights from a trainer of 2x2 ranks to a server of 1x2, a host a row.
+
+naive                    all tiles to one rank, from it the whole to every rank of the server, which cuts its own
+reshard                  by the plan, as they are
+bfloat16 | uniform:8     by the plan, in fewer bytes
+difference:uniform:8     what has changed since the last time
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+
+from thinwire import crossmesh
+from thinwire.bench.case import Case
+from thinwire.codecs import seed_from
+from thinwire.crossmesh.layout import region_shape
+from thinwire.crossmesh.network import Network
+from thinwire.crossmesh.plan import codec_of
+from thinwire.crossmesh.profile import profile
+from thinwire.crossmesh.state_dict import DIFFERENCE
+from thinwire.crossmesh.tensors import layout_of
+from thinwire.links import Door
+
+NAIVE, RESHARD = "naive", "reshard"
+SETTINGS = {"layers": 12, "width": 768, "vocabulary": 32_768}
+TRAINER, SERVER = ((0, 1), (2, 3)), ((4, 5),)
+HOSTS, RANKS_PER_HOST = 3, 2
+CHANGE = 1e-3
+
+
+def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
+    for method in methods:
+        if method not in (NAIVE, RESHARD):
+            codec_of(method.removeprefix(DIFFERENCE))
+    unknown = sorted(set(settings) - set(SETTINGS))
+    if unknown:
+        raise ValueError(f"settings.{unknown[0]} is not known to sync; known are {', '.join(SETTINGS)}")
+
+
+def set_up(case: Case, folder: Path) -> None:
+    if (case.hosts, case.ranks_per_host) != (HOSTS, RANKS_PER_HOST):
+        raise ValueError(f"sync goes from 2x2 to 1x2 ranks: give hosts = {HOSTS}, ranks_per_host = {RANKS_PER_HOST}")
+
+
+class Weights:
+    """This rank's tiles of a GPT's weights; what a value is follows from its tensor and its turn."""
+
+    def __init__(self, door: Door, case: Case) -> None:
+        self.door = door
+        self.network: Network = profile(door)
+        self.trainer, self.server = (
+            DeviceMesh("cpu", list(map(list, TRAINER))),
+            DeviceMesh("cpu", list(map(list, SERVER))),
+        )
+        self.shapes = _shapes(**{name: int(case.settings.get(name, usual)) for name, usual in SETTINGS.items()})
+        self.syncs: dict[str, crossmesh.StateSync] = {}
+        self.states = [
+            {name: self._tile(name, number, turn) for number, name in enumerate(self.shapes)} for turn in range(2)
+        ]
+        for method in case.methods:
+            if method != NAIVE:
+                self.syncs[method] = crossmesh.StateSync(
+                    self.server,
+                    served,
+                    codec="" if method == RESHARD else method,
+                    cost=self.network,
+                    door=door,
+                )
+
+    def _tile(self, name: str, number: int, turn: int) -> DTensor:
+        layout = layout_of(self.trainer, trained(name), self.shapes[name])
+        tile = layout.tiles.get(self.door.rank)
+        shape = (0,) if tile is None else region_shape(tile)
+        # By the tile and not by the rank: replicas are equal.
+        begin = [ranges[0][0] for ranges in tile or ()]
+        generator = torch.Generator().manual_seed(seed_from(number, *begin))
+        local = torch.randn(shape, generator=generator)
+        if turn:
+            local += CHANGE * torch.randn(shape, generator=generator)
+        stride = torch.empty(self.shapes[name], device="meta").stride()
+        size = torch.Size(self.shapes[name])
+        return DTensor.from_local(local, self.trainer, trained(name), run_check=False, shape=size, stride=stride)
+
+    def at(self, turn: int) -> dict[str, DTensor]:
+        """Weights as they are every other time: a step of training changes each by a little."""
+        return self.states[turn % 2]
+
+
+def _shapes(*, layers: int, width: int, vocabulary: int) -> dict[str, tuple[int, ...]]:
+    made: dict[str, tuple[int, ...]] = {"embedding": (vocabulary, width)}
+    for layer in range(layers):
+        made |= {
+            f"{layer}.qkv": (3 * width, width),
+            f"{layer}.out": (width, width),
+            f"{layer}.up": (4 * width, width),
+            f"{layer}.down": (width, 4 * width),
+            f"{layer}.norm": (width,),
+        }
+    return made
+
+
+def trained(name: str) -> list[Placement]:
+    """Sharded over both axes: data parallel, then tensor parallel."""
+    return [Shard(0), Replicate()] if name.endswith("norm") else [Shard(0), Shard(1)]
+
+
+def served(name: str) -> list[Placement]:
+    return [Replicate(), Replicate()] if name.endswith("norm") else [Replicate(), Shard(0)]
+
+
+def prepare(door: Door, case: Case, folder: Path) -> Weights:
+    return Weights(door, case)
+
+
+def units(method: str, settings: Mapping[str, Any]) -> int:
+    return 1
+
+
+def step(door: Door, method: str, weights: Weights, case: Case, seed: int) -> dict[str, Any]:
+    hosts = weights.network.host_of
+    predicted = 0.0
+    if method == NAIVE:
+        out = _naive(weights, weights.at(seed))
+        least = 4 * sum(torch.Size(shape).numel() for shape in weights.shapes.values())
+    else:
+        sync = weights.syncs[method]
+        out = sync.send(weights.at(seed))
+        assert sync.plan is not None
+        least, predicted = sync.plan.least_host_bytes, sync.plan.predicted_s
+    away = sum(size for peer, size in door.books.bytes_to().items() if hosts[peer] != hosts[door.rank])
+    total = int(door.told(torch.tensor([away]), channel="harness").sum())
+    return {"wire_bytes": total, "least_bytes": least, "predicted_s": predicted, "sums": _sums(door, out)}
+
+
+def _sums(door: Door, out: Mapping[str, DTensor]) -> list[float]:
+    """Of all tensors as they have arrived: what methods are compared by."""
+    own = torch.tensor([float(x._local_tensor.double().square().sum()) for x in out.values()], dtype=torch.float64)
+    told = door.told(own, channel="harness")
+    return [float(value) for value in told.sum(0)]
+
+
+def _naive(weights: Weights, state: Mapping[str, DTensor]) -> dict[str, DTensor]:
+    one, all_ranks = DeviceMesh("cpu", [0], _init_backend=False), [Replicate(), Replicate()]
+    options: dict[str, Any] = {"cost": weights.network, "door": weights.door}
+    whole = crossmesh.reshard_state_dict(state, one, [Replicate()], **options)
+    copies = crossmesh.reshard_state_dict(whole, weights.server, all_ranks, **options)
+    made = {}
+    for name, x in copies.items():
+        local = x._local_tensor
+        if weights.door.rank in SERVER[0] and not name.endswith("norm"):
+            local = local.chunk(len(SERVER[0]))[SERVER[0].index(weights.door.rank)].clone()
+        made[name] = _wrapped(local, weights, name)
+    return made
+
+
+def _wrapped(local: Tensor, weights: Weights, name: str) -> DTensor:
+    shape = weights.shapes[name]
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(
+        local, weights.server, served(name), run_check=False, shape=torch.Size(shape), stride=stride
+    )
+
+
+def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """`error`: of the squares' sums, relative to those of the first method."""
+    own, first = by_method[method][-1], by_method[case.methods[0]][-1]
+    errors = [abs(a - b) / b for a, b in zip(own["sums"], first["sums"], strict=True)]
+    more = {
+        "wire_bytes": int(statistics.median(each["wire_bytes"] for each in by_method[method])),
+        "least_bytes": own["least_bytes"],
+        "error": max(errors),
+    }
+    return more | ({"predicted_s": own["predicted_s"]} if own["predicted_s"] else {})

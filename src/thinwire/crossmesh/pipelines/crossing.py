@@ -1,0 +1,99 @@
+"""One edge's transfers: a micro-batch's tensor forward, its gradient back, by the plan between the two stages' layouts.
+
+Every rank of both stages starts each, in the same order: those of the sending stage with a tensor, the others without.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinwire.crossmesh.layout import Layout
+from thinwire.crossmesh.network import Network
+from thinwire.crossmesh.pipelines.edges import MESSAGE_BYTES, Edge, Kind, StageRanks
+from thinwire.crossmesh.pipelines.outbox import Handle
+from thinwire.crossmesh.plan import plan
+from thinwire.crossmesh.run import Single, start_all
+from thinwire.links import Door
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """`label` names its channels: `pipeline h1 forward`."""
+
+    edge: Edge
+    label: str
+    source: StageRanks
+    destination: StageRanks
+    network: Network
+    door: Door
+    device: torch.device | None = None  # that this rank computes on
+
+    def forward(self, kind: Kind, x: Tensor | None) -> Handle:
+        return self._start(self.source, self.destination, kind, x, "forward")
+
+    def backward(self, kind: Kind, gradient: Tensor | None) -> Handle:
+        return self._start(self.destination, self.source, kind, gradient, "backward")
+
+    def announce(self, kind: Kind) -> Handle:
+        """Tell the destination's ranks what will come. The source's first rank does."""
+        if self.door.rank != self.source.ranks[0]:
+            return All([])
+        channel, message = f"pipeline {self.label} shapes", kind.to_message()
+        return All([self.door.send(message, rank, channel=channel) for rank in self.destination.ranks])
+
+    def announced(self) -> Kind:
+        """What the source says will come next."""
+        channel = f"pipeline {self.label} shapes"
+        return Kind.from_message(self.door.receive(MESSAGE_BYTES, self.source.ranks[0], channel=channel).wait())
+
+    def _start(self, sender: StageRanks, receiver: StageRanks, kind: Kind, x: Tensor | None, away: str) -> Handle:
+        layouts = sender.layout(kind.shape), receiver.layout(kind.shape)
+        return moved(
+            *layouts, kind.dtype, x, network=self.network, door=self.door, name=f"pipeline {self.label} {away}"
+        )
+
+
+def crossings(
+    edges: Sequence[Edge],
+    stages: Sequence[StageRanks],
+    network: Network,
+    door: Door,
+    device: torch.device | None = None,
+) -> dict[Edge, Crossing]:
+    """Of all edges; one whose tensor has several destinations names its own in its channels."""
+    names = [edge.name for edge in edges]
+    made = {}
+    for edge in edges:
+        label = f"{edge.name}>{edge.destination}" if names.count(edge.name) > 1 else edge.name
+        made[edge] = Crossing(edge, label, stages[edge.source], stages[edge.destination], network, door, device)
+    return made
+
+
+@dataclass(frozen=True)
+class All:
+    """Several at a time."""
+
+    handles: list[Handle]
+
+    def wait(self) -> None:
+        for handle in self.handles:
+            handle.wait()
+
+
+def moved(
+    source: Layout,
+    destination: Layout,
+    dtype: torch.dtype,
+    x: Tensor | None,
+    *,
+    network: Network,
+    door: Door,
+    name: str,
+    device: torch.device | None = None,
+) -> Handle:
+    """From layout to layout; `wait` gives this rank's tile, or None where it has none."""
+    way = plan(source, destination, itemsize=dtype.itemsize, network=network, name=name)
+    sources = {} if x is None else {0: x}
+    return Single(start_all(way, sources, door, dtypes=[dtype], name=name, device=device))

@@ -1,0 +1,162 @@
+"""Pipelines on real ranks: gradients equal those of the model in one piece, whatever the schedule and the stages."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.crossmesh import work_pipeline as work
+from thinwire import launch
+from thinwire.crossmesh.pipelines import schedule
+from thinwire.crossmesh.pipelines.edges import StageRanks
+from thinwire.crossmesh.pipelines.stage import Stage
+
+ONE_EACH = [(0,), (1,), (2,), (3,)]
+
+
+def schedules(n: int, m: int) -> dict[str, schedule.Schedule]:
+    plain, eager = schedule.one_f_one_b(n, m), schedule.eager_1f1b(n, m)
+    return {
+        "gpipe": schedule.gpipe(n, m),
+        "1f1b": plain,
+        "eager": eager,
+        "1f1b split": schedule.split(plain),
+        "eager split": schedule.split(eager),
+        "late": schedule.split(eager, delay=2),
+        "1f1b blocking": plain,
+        "eager blocking": eager,
+    }
+
+
+def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        # Relative to the tensor's largest: sums over micro-batches are made in another order.
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-6, atol=1e-6 * float(expected[name].abs().max()))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["plain", "unet"])
+def test_every_schedule_gives_the_whole_models_gradients(kind: str) -> None:
+    """Ten rows in four micro-batches: of three and of two. The second step posts its receives ahead, and may block."""
+    loss, expected = work.whole(kind, 10)
+    chosen = schedules(4, 4)
+    told = launch.run(work.run, kind, ONE_EACH, chosen, 10, 2, workers=4)
+    for name, each in chosen.items():
+        for rank, found in enumerate(told):
+            assert_equal(found[name]["gradients"], expected[rank])
+            assert found[name]["peak"] == each.peak_activations(rank)
+        assert told[3][name]["losses"] == pytest.approx([loss, loss], rel=1e-6)
+        assert told[0][name]["losses"] == [None, None]
+        # Each activation crosses once, and its gradient once: 10 rows of 6 x 16 floats, twice.
+        there = told[0][name]["bytes"]["reshard pipeline h1 forward"]
+        back = told[1][name]["bytes"]["reshard pipeline h1 backward"]
+        assert there == back == 2 * 10 * 6 * 16 * 4
+
+
+@pytest.mark.timeout(60)
+def test_no_schedule_deadlocks() -> None:
+    """Ready actions in any order, also of micro-batches; with sends that block and without; a step that tells shapes
+    and one that posts ahead."""
+    loss, expected = work.whole("unet", 8)
+    chosen = {f"{seed} {how}": work.any_schedule(4, 4, seed) for seed in range(6) for how in ("beside", "blocking")}
+    orders = {tuple(action.microbatch for action in each.stages[0] if action.kind == "F") for each in chosen.values()}
+    assert len(orders) > 3
+    told = launch.run(work.run, "unet", ONE_EACH, chosen, 8, 2, workers=4)
+    for name, each in chosen.items():
+        for rank, found in enumerate(told):
+            assert_equal(found[name]["gradients"], expected[rank])
+            assert found[name]["peak"] == each.peak_activations(rank)
+        assert told[3][name]["losses"] == pytest.approx([loss, loss], rel=1e-6)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [(0,), (1, 2), (3,)],
+        [(3, 0), (2,), (1,)],
+        [StageRanks((1,)), StageRanks((2, 0), "R"), StageRanks((3,))],
+        [StageRanks((0, 1)), StageRanks((2, 3), "R")],
+        [(0,), (1, 2, 3)],
+    ],
+    ids=["1-2-1", "2-1-1", "1-2R-1", "2-2R", "1-3"],
+)
+def test_stages_of_different_size(ranks: list[StageRanks | tuple[int, ...]]) -> None:
+    n = len(ranks)
+    loss, expected = work.whole("plain", 20, n)
+    chosen = {name: each for name, each in schedules(n, 4).items() if name in ("1f1b blocking", "eager split")}
+    told = launch.run(work.run, "plain", ranks, chosen, 20, 2, workers=4)
+    for name in chosen:
+        for found in told:
+            assert_equal(found[name]["gradients"], expected[found[name]["stage"]])
+        for stage in range(n):
+            same = [found[name]["gradients"] for found in told if found[name]["stage"] == stage]
+            assert all(torch.equal(one[key], same[0][key]) for one in same for key in one)
+        last = [found[name]["losses"] for found in told if found[name]["stage"] == n - 1]
+        assert all(losses == pytest.approx([loss, loss], rel=1e-6) for losses in last)
+
+
+@pytest.mark.timeout(60)
+def test_tied_weights_and_gradients_of_earlier_steps() -> None:
+    for facts in launch.run(work.tied, workers=3):
+        for found, expected in facts:
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.timeout(60)
+def test_another_batch_size_must_be_told() -> None:
+    told = launch.run(work.other_size, workers=2)
+    assert told[0] == "ok"
+    assert told[1] == "ok"
+
+
+@pytest.mark.timeout(60)
+def test_a_lost_rank_is_named(tmp_path: Path) -> None:
+    with pytest.raises(launch.RankFailed):
+        launch.run(work.lose_a_rank, str(tmp_path), workers=3)
+    notes = {int(note.name): note.read_text().split(maxsplit=1) for note in tmp_path.iterdir()}
+    assert set(notes) == {0, 2}
+    for seconds, said in notes.values():
+        assert float(seconds) < 15
+        assert said.startswith("rank 1 ")
+        assert "pipeline h" in said
+
+
+@pytest.mark.timeout(60)
+def test_an_emulated_pace() -> None:
+    """Every action lasts as long as it is told to, and transfers run beside: an iteration is what simulation says."""
+    measured, predicted = launch.run(work.paced, workers=2)[0]
+    assert predicted <= measured < 1.5 * predicted
+
+
+@pytest.mark.timeout(60)
+def test_torchs_own_runtime_obeys_our_schedules() -> None:
+    _, expected = work.whole("plain", 16)
+    chosen = {"eager": schedule.eager_1f1b(4, 8), "eager split": schedule.split(schedule.eager_1f1b(4, 8))}
+    told = launch.run(work.by_torch, chosen, 16, workers=4)
+    for name in chosen:
+        for rank, found in enumerate(told):
+            assert_equal(found[name], expected[rank])
+
+
+@pytest.mark.timeout(60)
+def test_a_pipeline_tells_its_own_costs() -> None:
+    told = launch.run(work.profiled, workers=4)
+    costs = told[0][0]
+    assert all(found == costs for found, _ in told)  # the same on every rank
+    assert costs.hosts == (0, 1, 2)
+    for stage in costs.stages:  # at their pace, or somewhat later on a busy machine
+        assert 0.02 <= stage.forward_s < 0.045 < 0.05 <= stage.backward_s < 0.1
+    for stage in costs.stages[1:]:
+        assert 0.03 <= stage.input_s < 0.06
+        assert 0.02 <= stage.weight_s < 0.05
+    assert [(wire.name, wire.source, wire.destination) for wire in costs.wires] == [("h1", 0, 1), ("h2", 1, 2)]
+    assert all(0 < seconds < 1 for wire in costs.wires for seconds in (wire.forward_s, wire.backward_s))
+    # The middle stage's two ranks each keep the half of what the whole of a micro-batch would take: 2 rows of 4.
+    module = work.plain_stages(3)[1]
+    x = torch.randn(2, 6, 16, requires_grad=True)
+    stage = Stage(module, ["h2"], None)
+    stage.forward(0, {"h1": x}, {}, None, 1.0)
+    assert told[1][1] == costs.stages[1].activation_bytes == stage.activation_bytes

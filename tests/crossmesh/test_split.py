@@ -1,0 +1,139 @@
+"""Backward in two parts equals backward, and costs not much more."""
+
+import statistics
+import time
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.crossmesh.work_pipeline import Block
+from thinwire.crossmesh.pipelines import split
+from thinwire.crossmesh.pipelines.stage import Stage
+
+
+class Odd(nn.Module):
+    """A weight used twice, one that is not used, and one that no way from the input passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice = nn.Linear(8, 8)
+        self.unused = nn.Linear(8, 8)
+        self.aside = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"h": self.twice(torch.relu(self.twice(x))), "constant": self.aside * 2}
+
+
+def test_equal_to_one_backward() -> None:
+    torch.manual_seed(0)
+    blocks = nn.Sequential(Block(), Block())
+    x, gradient = torch.randn(3, 6, 16), torch.randn(3, 6, 16)
+    found = []
+    for parts in (1, 2):
+        blocks.zero_grad()
+        stage = Stage(blocks, ["h"], None, splits=parts == 2)
+        inputs = x.clone().requires_grad_()
+        stage.forward(0, {"x": inputs}, {}, None, 1.0)
+        if parts == 1:
+            made = stage.backward(0, {"h": gradient})["x"]
+        else:
+            made = stage.backward_input(0, {"h": gradient})["x"]
+            assert all(each.grad is None for each in blocks.parameters())
+            stage.backward_weight(0)
+        found.append([made, *(each.grad for each in blocks.parameters())])
+    assert len(found[0]) == 1 + 2 * 11
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-7)
+
+
+def test_parts_add_up_over_microbatches_in_any_order() -> None:
+    """Weights used twice, not at all, and beside the input's way; W's come late and in another order."""
+    torch.manual_seed(0)
+    module = Odd()
+    batches = [torch.randn(4, 8) for _ in range(3)]
+    for x in batches:
+        made = module(x)
+        (made["h"].sum() + made["constant"].sum()).backward()
+    expected = {name: each.grad for name, each in module.named_parameters()}
+    module.zero_grad()
+    stage = Stage(module, ["h", "constant"], None, splits=True)
+    for number, x in enumerate(batches):
+        stage.forward(number, {"x": x.clone().requires_grad_()}, {}, None, 1.0)
+        stage.backward_input(number, {"h": torch.ones(4, 8), "constant": torch.ones(3)})
+    for number in (1, 0, 2):
+        stage.backward_weight(number)
+    assert expected["unused.weight"] is None
+    assert module.unused.weight.grad is None
+    assert expected["aside"] is not None
+    for name, each in module.named_parameters():
+        if each.grad is not None or expected[name] is not None:
+            torch.testing.assert_close(each.grad, expected[name])
+    assert stage.peak == 3
+
+
+def test_an_input_that_nothing_depends_on_gets_zeros() -> None:
+    module = nn.Bilinear(4, 4, 4)
+    stage = Stage(Ignores(module), ["h"], None, splits=True)
+    a, b = torch.randn(2, 4, requires_grad=True), torch.randn(2, 4, requires_grad=True)
+    stage.forward(0, {"a": a, "b": b}, {}, None, 1.0)
+    found = stage.backward_input(0, {"h": torch.ones(2, 4)})
+    assert found["a"].abs().sum() > 0
+    torch.testing.assert_close(found["b"], torch.zeros(2, 4))
+
+
+class Ignores(nn.Module):
+    def __init__(self, inner: nn.Bilinear) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        out: Tensor = self.inner(a, a)
+        return out
+
+
+def test_one_tensor_for_two_edges_is_refused() -> None:
+    stage = Stage(nn.Linear(4, 4), ["h", "skip"], None)
+    with pytest.raises(ValueError, match=r"its edges are \['h', 'skip'\]; return a dict"):
+        stage.forward(0, {"x": torch.ones(2, 4)}, {}, None, 1.0)
+
+
+def test_an_edge_without_a_tensor_is_refused() -> None:
+    stage = Stage(Odd(), ["h", "skip"], None)
+    with pytest.raises(ValueError, match="no 'skip'"):
+        stage.forward(0, {"x": torch.ones(2, 8)}, {}, None, 1.0)
+
+
+def test_costs_not_much_more_than_one_backward() -> None:
+    """On blocks of a size at which computing counts, and not the walk over the graph."""
+    torch.manual_seed(0)
+    blocks = nn.Sequential(*[nn.TransformerEncoderLayer(192, 4, 768, 0.0, batch_first=True) for _ in range(2)])
+    x = torch.randn(8, 64, 192)
+    weights = list(blocks.parameters())
+    whole_s: list[float] = []
+    parts_s: list[float] = []
+    for _ in range(7):
+        for taken, parts in ((whole_s, 1), (parts_s, 2)):
+            blocks.zero_grad()
+            inputs = x.clone().requires_grad_()
+            out = blocks(inputs)
+            begun_s = time.perf_counter()
+            if parts == 1:
+                torch.autograd.backward([out], [torch.ones_like(out)])
+            else:
+                _, rest = split.backward_input([out], [torch.ones_like(out)], [inputs], weights)
+                split.backward_weight(weights, rest)
+            taken.append(time.perf_counter() - begun_s)
+    assert statistics.median(parts_s) < 1.5 * statistics.median(whole_s)
+
+
+def test_what_a_micro_batch_keeps_is_counted() -> None:
+    """Two linear layers and a relu: the input, the first's output (which relu and the second share) and no weights."""
+    module = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+    stage = Stage(module, ["h"], None)
+    stage.forward(0, {"x": torch.randn(5, 8, requires_grad=True)}, {}, None, 1.0)
+    assert stage.activation_bytes == 4 * (5 * 8 + 5 * 32)
+    before = stage.activation_bytes
+    stage.forward(1, {"x": torch.randn(9, 8, requires_grad=True)}, {}, None, 1.0)
+    assert stage.activation_bytes == before
+    assert stage.peak == 2
