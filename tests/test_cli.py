@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from thinwire import __version__
-from thinwire.cli import main
+from thinwire.cli import doctor, main
 
 
 def thinwire(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -21,6 +21,20 @@ def test_version_and_help() -> None:
     shown = thinwire("bench", "--help")
     assert shown.returncode == 0
     assert "thinwire bench codec" in shown.stdout
+
+
+def test_doctor_says_what_is_here_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "found.json"
+    done = thinwire("doctor", "--json", str(target))
+    assert done.returncode == 0, done.stderr
+    assert __version__ in done.stdout
+    found = {each["what"]: each for each in json.loads(target.read_text())["findings"]}
+    assert found["backends"]["found"].startswith("gloo")
+    monkeypatch.setattr("thinwire.cli.doctor.native", lambda: None)
+    monkeypatch.setattr("thinwire.launch.lab.missing", lambda: "emulated hosts need root; run as root")
+    missing = {each.what: each for each in doctor.findings() if each.state == doctor.MISSING}
+    assert set(missing) == {"kernels", "emulated hosts"}
+    assert all(each.advice for each in missing.values())
 
 
 def test_bench_codec_prints_a_table_and_writes_rows(tmp_path: Path) -> None:

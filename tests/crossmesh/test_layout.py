@@ -7,7 +7,7 @@ import torch
 from torch.distributed.tensor import Shard
 
 from tests.crossmesh.made import drawn_layout, drawn_shape, tiles
-from thinwire.crossmesh.layout import Layout, cut, region_shape, region_size
+from thinwire.crossmesh.layout import Layout, cut, in_one_stretch, region_shape, region_size
 
 
 def test_chunks_are_torch_chunks() -> None:
@@ -68,6 +68,21 @@ def test_cut_is_a_partition_of_about_equal_parts() -> None:
     assert [region_shape(part) for part in parts] == [(3, 2), (3, 2), (2, 2)]
     assert sum(map(region_size, parts)) == region_size(region)
     assert cut((), 4) == [()]
+
+
+def test_one_stretch_is_what_torch_calls_contiguous() -> None:
+    rng = random.Random(2)
+    seen = {True: 0, False: 0}
+    for _ in range(300):
+        shape = tuple(rng.randint(1, 4) for _ in range(rng.randint(1, 3)))
+        tile = tuple(((0, size),) for size in shape)
+        bounds = [sorted(rng.sample(range(size + 1), 2)) for size in shape]
+        region = tuple(((low, high),) for low, high in bounds)
+        view = torch.zeros(shape)[tuple(slice(low, high) for low, high in bounds)]
+        assert in_one_stretch(region, tile) == view.is_contiguous()
+        seen[view.is_contiguous()] += 1
+    assert min(seen.values()) > 30
+    assert not in_one_stretch((((0, 1), (2, 3)),), (((0, 4),),))
 
 
 @pytest.mark.parametrize(

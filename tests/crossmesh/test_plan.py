@@ -15,6 +15,7 @@ from thinwire.crossmesh.broadcast import ALLGATHER, BROADCAST, SEND_RECV, WAYS
 from thinwire.crossmesh.layout import Layout
 from thinwire.crossmesh.network import Network
 from thinwire.crossmesh.plan import AUTO, Plan, TensorSpec, plan, plan_all
+from thinwire.crossmesh.tasks import unit_tasks
 
 
 @pytest.mark.parametrize("strategy", [*WAYS, AUTO])
@@ -91,7 +92,10 @@ def test_the_papers_cases_are_planned_at_their_bound(case: str) -> None:
 
 def test_unit_tasks_are_as_many_as_the_paper_counts() -> None:
     for case, count in {"1": 2, "2": 2, "3": 4, "4": 64, "5": 4, "6": 4, "7": 4, "9": 4}.items():
-        assert len(many_to_many(case, BROADCAST)[0].routes) == count
+        source, source_words, mesh, words, *_ = CASES[case]
+        sides = [Layout(source, tuple(range(source[0] * source[1])), source_words, (24, 24, 24))]
+        sides.append(Layout(mesh, tuple(range(99, 99 + mesh[0] * mesh[1])), words, (24, 24, 24)))
+        assert len(unit_tasks(sides[0], sides[1], 4)[0]) == count
 
 
 def exhaustive_s(jobs: Sequence[Job]) -> float:

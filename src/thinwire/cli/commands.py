@@ -9,6 +9,7 @@ from rich.console import Console
 
 from thinwire import __version__, launch
 from thinwire.cli.bench import Bench
+from thinwire.cli.doctor import Doctor
 from thinwire.cli.partition import Partition
 from thinwire.cli.plan import Plan
 from thinwire.cli.profile import Profile
@@ -33,6 +34,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "profile": Profile,
     "plan": Plan,
     "bench": Bench,
+    "doctor": Doctor,
 }
 
 

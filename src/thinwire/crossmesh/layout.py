@@ -132,6 +132,15 @@ def _meet_ranges(a: Ranges, b: Ranges) -> Ranges:
     return tuple(sorted((low, high) for low, high in both if low < high))
 
 
+def in_one_stretch(region: Region, tile: Region) -> bool:
+    """Whether the region's values lie one after the other in a tensor that holds the tile."""
+    if any(len(ranges) != 1 for ranges in region):
+        return False
+    # After the first dim that it has more than one index of, it must have the tile's all.
+    inner = itertools.dropwhile(lambda pair: ranges_size(pair[0]) == 1, zip(region, tile, strict=True))
+    return all(ranges_size(own) == ranges_size(whole) for own, whole in itertools.islice(inner, 1, None))
+
+
 def cut(region: Region, parts: int) -> list[Region]:
     """Into at most so many parts of about one size, along its longest dim."""
     shape = region_shape(region)

@@ -7,7 +7,12 @@ receives nothing. Partial sums are added up first, each piece at one rank of the
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from thinwire.crossmesh.layout import Layout, Region, cut, meet, region_size
+from thinwire.crossmesh.layout import Layout, Region, cut, in_one_stretch, meet, region_size
+
+# A piece that does not lie in one stretch is packed before it is sent and unpacked afterwards: in parts, so that one
+# part's packing hides behind another's transfer.
+STRIDED_BYTES = 1 << 20
+STRIDED_PARTS = 4
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,12 @@ def unit_tasks(
             if not size:
                 continue
             groups = _partial_groups(source, senders)
-            least = len(groups[0]) if source.partial_axes else 1
-            for index, part in enumerate(cut(piece, max(least, -(-size // most_bytes) if most_bytes else 1))):
+            parts = -(-size // most_bytes) if most_bytes else 1
+            if source.partial_axes:
+                parts = max(parts, len(groups[0]))
+            if size >= STRIDED_BYTES and not (in_one_stretch(piece, tile) and in_one_stretch(piece, other)):
+                parts = max(parts, STRIDED_PARTS)
+            for index, part in enumerate(cut(piece, parts)):
                 task = Task(tensor, part, region_size(part) * itemsize, senders, ranks)
                 if source.partial_axes:
                     # One group is enough, others hold the same sums; each of its ranks adds up its share of the parts.

@@ -1,0 +1,120 @@
+"""`thinwire doctor`."""
+
+import os
+import platform
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import torch
+import torch.distributed as dist
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from thinwire import __version__, artifacts
+from thinwire.codecs.kernels import native
+from thinwire.launch import lab
+
+GOOD, MISSING, NOTE = "ok", "missing", "note"
+COLOURS = {GOOD: "green", MISSING: "yellow", NOTE: "cyan"}
+LITTLE_MEMORY_BYTES = 4e9
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked for, what there is, and, where it falls short, what to do."""
+
+    what: str
+    state: str
+    found: str
+    advice: str = ""
+
+
+@dataclass
+class Doctor:
+    """Tell what this machine has, and what to do about what is missing.
+
+    thinwire doctor
+    """
+
+    joins: ClassVar[bool] = False
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the findings to this file too."""
+
+    def verify(self) -> None:
+        if self.json is not None:
+            artifacts.check_writable(self.json)
+
+    def run(self, console: Console) -> None:
+        found = findings()
+        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+        for each in found:
+            said = f"{each.found}; {each.advice}" if each.advice else each.found
+            table.add_row(each.what, f"[{COLOURS[each.state]}]{each.state}[/]", said)
+        console.print(table)
+        if self.json is not None:
+            stamp = artifacts.stamp(seed=0, world_size=1)
+            artifacts.write_json(self.json, {**stamp, "findings": [asdict(each) for each in found]})
+
+
+def findings() -> list[Finding]:
+    """In the order in which a newcomer needs them."""
+    return [
+        Finding("thinwire", GOOD, f"{__version__}, Python {platform.python_version()}, {platform.system()}"),
+        Finding("torch", GOOD, f"{torch.__version__}"),
+        _native(),
+        _cores(),
+        _memory(),
+        _gpus(),
+        _backends(),
+        _emulation(),
+    ]
+
+
+def _native() -> Finding:
+    module = native()
+    if module is None:
+        return Finding("kernels", MISSING, "torch twins", "reinstall with a C++ compiler for kernels many times faster")
+    return Finding("kernels", GOOD, f"native, {module.isa()}")
+
+
+def _cores() -> Finding:
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if count == 1:
+        return Finding("cores", NOTE, "1", "ranks will take turns on it, and nothing can hide behind anything")
+    return Finding("cores", GOOD, f"{count}; ranks use one thread each where they fill the cores")
+
+
+def _memory() -> Finding:
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():
+        return Finding("memory", NOTE, "not known on this system")
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    free, total = (1024 * int(lines[name].split()[0]) for name in ("MemAvailable", "MemTotal"))
+    found = f"{free / 1e9:.1f} GB free of {total / 1e9:.1f}"
+    if free < LITTLE_MEMORY_BYTES:
+        return Finding("memory", NOTE, found, "use fewer --workers, or a smaller graph, for a start")
+    return Finding("memory", GOOD, found)
+
+
+def _gpus() -> Finding:
+    if not torch.cuda.is_available():
+        return Finding("GPUs", NOTE, "none; all runs on the CPU")
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return Finding("GPUs", GOOD, ", ".join(names))
+
+
+def _backends() -> Finding:
+    offered = [name for name, there in (("gloo", dist.is_gloo_available), ("nccl", dist.is_nccl_available)) if there()]
+    if "gloo" not in offered:
+        return Finding("backends", MISSING, ", ".join(offered) or "none", "install a torch that was built with gloo")
+    return Finding("backends", GOOD, ", ".join(offered))
+
+
+def _emulation() -> Finding:
+    problem = lab.missing()
+    if problem is not None:
+        return Finding("emulated hosts", MISSING, "--hosts and `bench CASE.toml` can't run here", problem)
+    return Finding("emulated hosts", GOOD, f"root, {shutil.which('ip')}, {shutil.which('tc')}")
