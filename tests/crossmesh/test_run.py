@@ -5,9 +5,13 @@ from pathlib import Path
 import pytest
 
 from tests.crossmesh import work
+from tests.dist.test_lab import needs_lab
+from thinwire.bench import harness
+from thinwire.bench.case import Case
 from thinwire.crossmesh.broadcast import ALLGATHER, BROADCAST, SEND_RECV
+from thinwire.crossmesh.plan import AUTO
 from thinwire.crossmesh.run import WORKERS
-from thinwire.launch import RankFailed, local
+from thinwire.launch import Lab, RankFailed, local
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -68,3 +72,44 @@ def test_state_dicts_arrive_exactly_or_as_well_as_the_codec_says() -> None:
     assert different[0] == 0.0
     # Steps of the differences' own range, a thousandth of the weights': and they don't add up.
     assert all(1e-8 < error < 1e-4 for error in different[1:])
+
+
+@needs_lab
+def test_hosts_and_rates_are_found() -> None:
+    with Lab(3, rates=["100mbit", "100mbit", "20mbit"]) as hosts:
+        network = hosts.run(work.profiled, ranks_per_host=2)[0]
+    assert network.host_of == (0, 0, 1, 1, 2, 2)
+    assert network.bytes_per_s[0][1] == pytest.approx(100e6 / 8, rel=0.2)
+    assert network.bytes_per_s[2][0] == pytest.approx(20e6 / 8, rel=0.2)
+    assert network.local_bytes_per_s > 3 * network.bytes_per_s[0][1]
+    assert 0 < network.message_s < 0.05
+
+
+@needs_lab
+def test_a_case_runs_and_its_rows_have_what_was_promised(tmp_path: Path) -> None:
+    problems = {"a": "1x2 R S0 -> 2x2 R R of 64x32", "b": "2x2 S1 R -> 1x2 S0 R of 9x7"}
+    case = Case(
+        "c", "crossmesh", (SEND_RECV, AUTO), hosts=3, ranks_per_host=2, repeats=1, settings={"problems": problems}
+    )
+    result = harness.run(case)
+    assert result.failed is None
+    for row in result.to_json()["rows"]:
+        assert set(row["problems"]) == {"a", "b"}
+        for each in row["problems"].values():
+            assert each["seconds"] >= each["bound_s"] > 0
+            assert each["predicted_s"] >= each["bound_s"]
+
+
+@pytest.mark.parametrize(
+    ("problems", "words"),
+    [
+        ({}, "give a table"),
+        ({"a": "2x4 S0 R"}, "is no problem"),
+        ({"a": "2x4 S0 -> 2x4 R R of 8x8"}, "give one for each"),
+        ({"a": "2x4x1 S0 R R -> 2x4 R R of 8x8"}, "hosts x ranks"),
+        ({"a": "2x4 S5 R -> 2x4 R R of 8x8"}, "has not"),
+    ],
+)
+def test_mistakes_in_a_case_are_named(problems: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        harness.check(Case("c", "crossmesh", (AUTO,), hosts=4, settings={"problems": problems}))

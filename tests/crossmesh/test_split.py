@@ -1,11 +1,12 @@
 """Backward in two parts equals backward, and costs not much more."""
 
-import statistics
+import threading
 import time
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tests.crossmesh.work_pipeline import Block
 from thinwire.crossmesh.pipelines import split
@@ -39,7 +40,9 @@ def test_equal_to_one_backward() -> None:
             made = stage.backward(0, {"h": gradient})["x"]
         else:
             made = stage.backward_input(0, {"h": gradient})["x"]
-            assert all(each.grad is None for each in blocks.parameters())
+            linear = [each for each in blocks.modules() if isinstance(each, nn.Linear)]
+            assert len(linear) > 4
+            assert all(each.weight.grad is None and (each.bias is None or each.bias.grad is None) for each in linear)
             stage.backward_weight(0)
         found.append([made, *(each.grad for each in blocks.parameters())])
     assert len(found[0]) == 1 + 2 * 11
@@ -104,27 +107,44 @@ def test_an_edge_without_a_tensor_is_refused() -> None:
         stage.forward(0, {"x": torch.ones(2, 8)}, {}, None, 1.0)
 
 
-def test_costs_not_much_more_than_one_backward() -> None:
-    """On blocks of a size at which computing counts, and not the walk over the graph."""
+def test_what_is_no_parameter_or_frozen_or_in_another_thread_is_not_deferred() -> None:
+    rest = split.Rest()
+    x, weight = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    frozen = nn.Linear(4, 5).requires_grad_(False)
+    with split.deferring(rest):
+        functional.linear(x, weight).sum().backward()
+        assert weight.grad is not None
+        frozen(x).sum().backward()
+        thread = threading.Thread(target=lambda: nn.Linear(4, 5)(x).sum().backward())
+        thread.start()
+        thread.join()
+        with torch.no_grad():
+            nn.Linear(4, 5)(x)
+    rest.finish()
+    assert frozen.weight.grad is None
+    own = nn.Linear(4, 5)
+    own(x).sum().backward()  # outside: as ever
+    assert own.weight.grad is not None
+
+
+def test_parts_cost_about_what_one_backward_costs() -> None:
+    """On blocks of a size at which computing counts. (Measured alone on a machine: docs/pipelines.md.)"""
     torch.manual_seed(0)
     blocks = nn.Sequential(*[nn.TransformerEncoderLayer(192, 4, 768, 0.0, batch_first=True) for _ in range(2)])
     x = torch.randn(8, 64, 192)
-    weights = list(blocks.parameters())
     whole_s: list[float] = []
     parts_s: list[float] = []
-    for _ in range(7):
-        for taken, parts in ((whole_s, 1), (parts_s, 2)):
+    for _ in range(9):
+        for taken, splits in ((whole_s, False), (parts_s, True)):
             blocks.zero_grad()
-            inputs = x.clone().requires_grad_()
-            out = blocks(inputs)
+            stage = Stage(blocks, ["h"], None, splits=splits)
+            stage.forward(0, {"x": x.clone().requires_grad_()}, {}, None, 1.0)
+            gradient = torch.ones_like(x)
             begun_s = time.perf_counter()
-            if parts == 1:
-                torch.autograd.backward([out], [torch.ones_like(out)])
-            else:
-                _, rest = split.backward_input([out], [torch.ones_like(out)], [inputs], weights)
-                split.backward_weight(weights, rest)
+            stage.backward_input(0, {"h": gradient})
+            stage.backward_weight(0)
             taken.append(time.perf_counter() - begun_s)
-    assert statistics.median(parts_s) < 1.5 * statistics.median(whole_s)
+    assert min(parts_s) < 1.35 * min(whole_s)
 
 
 def test_what_a_micro_batch_keeps_is_counted() -> None:

@@ -304,3 +304,8 @@ def _weights(time: int) -> dict[str, torch.Tensor]:
     for _ in range(time):
         made = {name: x + 0.001 * torch.randn(x.shape, generator=generator) for name, x in made.items()}
     return made | {"steps": torch.tensor([7 + time])}
+
+
+def profiled(member: Member) -> Network:
+    with Door(member.store) as door:
+        return crossmesh.profile(door)

@@ -10,11 +10,12 @@ from torch.distributed.fsdp import fully_shard
 
 from tests.gradients import work
 from thinwire import gradients, launch
-from thinwire.gradients.algorithms import algorithm
+from thinwire.gradients.algorithms import MOMENTUM, algorithm
 from thinwire.gradients.fsdp import compress
 from thinwire.gradients.group import FINE
 from thinwire.gradients.hook import MeasuredGroup, warm_up_ratio
 from thinwire.gradients.layout import SMALL, parts_of, slices_of
+from thinwire.gradients.memory import memory_for
 from thinwire.gradients.plan import Plan, Prediction, ddp_ends
 from thinwire.gradients.trace import write_trace
 from thinwire.launch import Member
@@ -138,3 +139,21 @@ def test_a_profile_needs_something_to_learn() -> None:
         gradients.profile(model, None, work.loss_of, None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="steps is 1"):
         gradients.profile(model, None, work.loss_of, None, steps=1)  # type: ignore[arg-type]
+
+
+def test_small_tensors_keep_their_momentum_under_dgc() -> None:
+    """They always go out whole: masked like the rest, their velocity would never be more than a gradient."""
+    kept = memory_for(MOMENTUM, ["bias", "weight"], [3, 600], {}, 0.9, torch.device("cpu"))
+    gradient = torch.ones(603)
+    velocity = 0.0
+    for _ in range(5):
+        velocity = 0.9 * velocity + 1
+        out = kept.compensate(gradient).clone()
+        assert torch.allclose(out[:3], torch.full((3,), velocity))
+        sent = torch.zeros(603)
+        sent[:5] = out[:5]  # all of the bias, two of the weight's values
+        kept.sent(lambda x, sent=sent: x.add_(sent))  # type: ignore[misc]
+        kept.commit()
+        assert out[3] == 1.0  # sent each time: its velocity starts anew
+    assert float(kept.tensors()[MOMENTUM][4]) == 0.0
+    assert float(kept.tensors()[MOMENTUM][600]) == pytest.approx(velocity)

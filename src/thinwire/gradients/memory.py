@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from thinwire.gradients.algorithms import MOMENTUM, RESIDUAL
+from thinwire.gradients.layout import SMALL
 
 # Tensors by (what, parameter's name), float32.
 State = dict[str, dict[str, Tensor]]
@@ -55,10 +56,14 @@ class Residual(Memory):
 
 
 class Momentum(Memory):
-    """Deep Gradient Compression (arXiv 1712.01887): u = mu u + g, v = v + u; v goes out; both are zero where it did."""
+    """Deep Gradient Compression (arXiv 1712.01887): u = mu u + g, v = v + u; v goes out; both are zero where it did.
 
-    def __init__(self, velocity: Tensor, residual: Tensor, momentum: float) -> None:
+    But for what always goes out, small tensors: u stays there, and they have momentum as usual.
+    """
+
+    def __init__(self, velocity: Tensor, residual: Tensor, momentum: float, always: Tensor) -> None:
         self._kept = (velocity, residual)
+        self._seldom = ~always
         self._next = (torch.empty_like(velocity), torch.empty_like(residual))
         self._momentum = momentum
 
@@ -69,8 +74,9 @@ class Momentum(Memory):
     def sent(self, add: Callable[[Tensor], object]) -> None:
         sent = torch.zeros_like(self._next[0])
         add(sent)
-        for kept in self._next:
-            kept.masked_fill_(sent != 0, 0.0)
+        gone = sent != 0
+        self._next[1].masked_fill_(gone, 0.0)
+        self._next[0].masked_fill_(gone & self._seldom, 0.0)
 
     def commit(self) -> None:
         self._kept, self._next = self._next, self._kept
@@ -99,7 +105,8 @@ def memory_for(
     if kind == RESIDUAL:
         return Residual(fill(RESIDUAL))
     if kind == MOMENTUM:
-        return Momentum(fill(MOMENTUM), fill(RESIDUAL), momentum)
+        always = torch.cat([torch.full((size,), size < SMALL, dtype=torch.bool, device=device) for size in sizes])
+        return Momentum(fill(MOMENTUM), fill(RESIDUAL), momentum, always)
     return Memory()
 
 

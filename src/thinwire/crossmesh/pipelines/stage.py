@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ class Kept:
 
     inputs: dict[str, Tensor]  # those that crossed
     outputs: dict[str, Tensor]  # those that cross, or the loss
-    rest: split.Rest | None = None
+    rest: split.Rest
 
 
 @dataclass
@@ -33,9 +34,6 @@ class Stage:
     activation_bytes: int = 0  # kept for the backward of one micro-batch, the first
     _kept: dict[int, Kept] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.weights = [each for each in self.module.parameters() if each.requires_grad]
-
     def forward(
         self,
         number: int,
@@ -46,16 +44,17 @@ class Stage:
     ) -> dict[str, Tensor]:
         """What crosses, by name; on the last stage nothing but "loss", times `weight`. Inputs go in by name."""
         named = {**given, **crossed}
-        saved = _Saved(self.module)
-        with saved if not self.activation_bytes else nullcontext():
+        saved, rest = _Saved(self.module), split.Rest()
+        counted: Any = nullcontext() if self.activation_bytes else saved
+        with counted, split.deferring(rest) if self.splits else nullcontext():
             # A single one goes by place: modules like nn.Sequential know no names.
             made = self.module(*named.values()) if len(named) == 1 else self.module(**named)
             if self.loss is not None:
                 outputs = {"loss": self.loss(made, targets) * weight}
             else:
-                outputs = {name: _own(each, self.splits) for name, each in self._named(made).items()}
+                outputs = {name: each.contiguous() for name, each in self._named(made).items()}
         self.activation_bytes = self.activation_bytes or saved.size_bytes
-        self._kept[number] = Kept(crossed, outputs)
+        self._kept[number] = Kept(crossed, outputs, rest)
         self.peak = max(self.peak, len(self._kept))
         return {name: each.detach() for name, each in outputs.items()}
 
@@ -64,29 +63,25 @@ class Stage:
 
     def backward(self, number: int, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Both parts; the inputs' gradients by name."""
-        kept = self._kept.pop(number)
-        outputs, given = self._differentiable(kept, gradients)
-        if outputs:
-            torch.autograd.backward(outputs, given)
-        found = {name: _or_zeros(each.grad, each) for name, each in kept.inputs.items() if each.requires_grad}
-        for each in kept.inputs.values():
-            each.grad = None
+        found = self.backward_input(number, gradients)
+        self.backward_weight(number)
         return found
 
     def backward_input(self, number: int, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The first part."""
         kept = self._kept[number]
         outputs, given = self._differentiable(kept, gradients)
-        inputs = {name: each for name, each in kept.inputs.items() if each.requires_grad}
-        made, kept.rest = split.backward_input(outputs, given, list(inputs.values()), self.weights)
+        if outputs:
+            torch.autograd.backward(outputs, given)
+        found = {name: _or_zeros(each.grad, each) for name, each in kept.inputs.items() if each.requires_grad}
+        for each in kept.inputs.values():
+            each.grad = None
         kept.inputs, kept.outputs = {}, {}
-        return {name: _or_zeros(gradient, each) for (name, each), gradient in zip(inputs.items(), made, strict=True)}
+        return found
 
     def backward_weight(self, number: int) -> None:
         """The second part."""
-        rest = self._kept.pop(number).rest
-        assert rest is not None, "I comes before W: the schedule was checked"
-        split.backward_weight(self.weights, rest)
+        self._kept.pop(number).rest.finish()
 
     def forget(self) -> None:
         self._kept.clear()
@@ -132,11 +127,6 @@ class _Saved(torch.autograd.graph.saved_tensors_hooks):
             self._kept.append(x.detach())
             self.size_bytes += storage.nbytes()
         return x.detach()
-
-
-def _own(x: Tensor, splits: bool) -> Tensor:
-    """As it can be sent; and where backward is split no view, which torch could not detach in place afterwards."""
-    return x.clone(memory_format=torch.contiguous_format) if splits and x._is_view() else x.contiguous()
 
 
 def _or_zeros(gradient: Tensor | None, x: Tensor) -> Tensor:
