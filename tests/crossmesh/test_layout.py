@@ -4,10 +4,13 @@ import random
 
 import pytest
 import torch
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import Partial, Shard
+from torch.distributed.tensor.placement_types import _MaskPartial
 
 from tests.crossmesh.made import drawn_layout, drawn_shape, tiles
 from thinwire.crossmesh.layout import Layout, cut, in_one_stretch, region_shape, region_size
+from thinwire.crossmesh.tasks import unit_tasks
+from thinwire.crossmesh.tensors import _word
 
 
 def test_chunks_are_torch_chunks() -> None:
@@ -68,6 +71,19 @@ def test_cut_is_a_partition_of_about_equal_parts() -> None:
     assert [region_shape(part) for part in parts] == [(3, 2), (3, 2), (2, 2)]
     assert sum(map(region_size, parts)) == region_size(region)
     assert cut((), 4) == [()]
+
+
+def test_pieces_are_small_whatever_their_shape() -> None:
+    source, destination = (Layout((2,), ranks, ("S0",), (32,) * 5) for ranks in ((0, 1), (2, 3)))
+    tasks, _ = unit_tasks(source, destination, 4, most_bytes=87_381)
+    assert max(task.size_bytes for task in tasks) <= 87_381
+    assert sum(task.size_bytes for task in tasks) == 4 * 32**5
+
+
+def test_what_is_more_than_partial_is_refused() -> None:
+    assert _word(Partial("sum"), 2) == "P:sum"
+    with pytest.raises(ValueError, match="not known"):
+        _word(_MaskPartial(offset_shape=None, offset_dim=0), 2)
 
 
 def test_one_stretch_is_what_torch_calls_contiguous() -> None:

@@ -36,6 +36,19 @@ def test_gradients_travel_back() -> None:
     assert all(local.run(work.gradients, workers=4))
 
 
+def test_partial_tensors_are_reduced_as_they_say_and_doors_open_again() -> None:
+    assert all(local.run(work.reductions, workers=4))
+
+
+def test_gradients_of_equal_reshards_do_not_cross() -> None:
+    assert all(local.run(work.swapped, workers=2))
+
+
+@pytest.mark.parametrize("strategy", [SEND_RECV, ALLGATHER, AUTO])
+def test_differences_by_several_routes(strategy: str) -> None:
+    assert max(local.run(work.differences, strategy, workers=4)) < 0.002  # of values up to 1.2 that change by 0.1
+
+
 def test_ranks_without_a_tensor_and_ranks_in_neither_mesh() -> None:
     assert all(local.run(work.without_a_tensor, workers=4))
 

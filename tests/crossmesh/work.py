@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -15,7 +16,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from tests.crossmesh.made import drawn_layout, drawn_shape, tiles
 from thinwire import crossmesh
-from thinwire.crossmesh import run
+from thinwire.crossmesh import roles
 from thinwire.crossmesh.broadcast import WAYS
 from thinwire.crossmesh.layout import Layout
 from thinwire.crossmesh.network import Network
@@ -93,7 +94,7 @@ def any_plans(member: Member, seed: int, count: int) -> tuple[int, int]:
     rng = random.Random(seed)
     done = most = now = 0
     lock = threading.Lock()
-    plain = run._Work._pass
+    plain = roles.Roles.take_part
 
     def counted(work: Any, number: int, route: Route) -> None:
         nonlocal most, now
@@ -106,7 +107,7 @@ def any_plans(member: Member, seed: int, count: int) -> tuple[int, int]:
             with lock:
                 now -= 1
 
-    run._Work._pass = counted  # type: ignore[method-assign, assignment]
+    roles.Roles.take_part = counted  # type: ignore[method-assign, assignment]
     with Door(member.store, limit_s=20) as door:
         for _ in range(count):
             shape = (rng.randint(3, 9), rng.randint(3, 9))
@@ -210,6 +211,71 @@ def gradients(member: Member) -> bool:
         assert torch.equal(own.grad, torch.full((4,), 2.0))
     crossmesh.close()
     return True
+
+
+def reductions(member: Member) -> bool:
+    """Averages, maxima and minima of partial tensors; an average's gradient; what has none is refused."""
+    left, right = DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [2, 3])
+    size = 6 if member.rank < 2 else 0
+    for how, expected in {"sum": 3.0, "avg": 1.5, "max": 2.0, "min": 1.0}.items():
+        own = torch.full((size,), member.rank + 1.0)
+        options: dict[str, Any] = {"run_check": False, "shape": torch.Size((6,)), "stride": (1,)}
+        out = crossmesh.reshard(DTensor.from_local(own, left, [Partial(how)], **options), right, [Shard(0)])
+        assert out.to_local().tolist() == [expected] * (3 if member.rank > 1 else 0)
+    own = torch.full((size,), member.rank + 1.0, requires_grad=True)
+    out = crossmesh.reshard(DTensor.from_local(own, left, [Partial("avg")], **options), right, [Shard(0)])
+    out.to_local().sum().backward()
+    assert own.grad is not None
+    assert own.grad.tolist() == [0.5] * size
+    with pytest.raises(ValueError, match="no gradient here"):
+        crossmesh.reshard(DTensor.from_local(own, left, [Partial("max")], **options), right, [Shard(0)])
+    # Closed and opened again: nobody takes the old door's goodbyes for the new one's.
+    crossmesh.close()
+    dist.barrier()
+    x = DTensor.from_local(torch.ones(size), left, [Replicate()], **options)
+    made = crossmesh.plan(left, [Replicate()], right, [Shard(0)], (6,), torch.float32)
+    assert crossmesh.reshard(x, right, [Shard(0)], plan=made).to_local().numel() == (3 if member.rank > 1 else 0)
+    with pytest.raises(ValueError, match="plan again"):
+        crossmesh.reshard(x, right, [Replicate()], plan=made)
+    crossmesh.close()
+    return True
+
+
+def swapped(member: Member) -> bool:
+    """Two equal reshards, differentiated in different orders on different ranks: gradients don't cross."""
+    left, right = DeviceMesh("cpu", [0]), DeviceMesh("cpu", [1])
+    whole = torch.zeros(4)
+    first, second = (distribute_tensor(whole, left, [Replicate()]) for _ in range(2))
+    for x in (first, second):
+        x.requires_grad_()
+    outs = [crossmesh.reshard(x, right, [Replicate()]) for x in (first, second)]
+    losses = [out.to_local().sum() * weight for out, weight in zip(outs, (2.0, 3.0), strict=True)]
+    moving = [threading.Thread(target=loss.backward) for loss in (losses if member.rank else losses[::-1])]
+    for thread in moving:
+        thread.start()
+    for thread in moving:
+        thread.join()
+    if member.rank == 0:
+        for x, weight in ((first, 2.0), (second, 3.0)):
+            assert isinstance(x.grad, DTensor)
+            assert x.grad.to_local().tolist() == [weight] * 4
+    crossmesh.close()
+    return True
+
+
+def differences(member: Member, strategy: str) -> float:
+    """From one rank to replicas on its own host and on others, by several routes; the largest error after a change."""
+    one, others = DeviceMesh("cpu", [0]), DeviceMesh("cpu", [1, 2, 3])
+    cost = Network.even([0, 0, 1, 2])
+    sync = crossmesh.StateSync(others, [Replicate()], codec="difference:uniform:8", cost=cost, strategy=strategy)
+    worst = 0.0
+    for time in range(3):
+        now = torch.arange(5000.0).sin() * (1 + 0.1 * time)
+        out = sync.send({"w": distribute_tensor(now, one, [Replicate()])})["w"].to_local()
+        if out.numel():
+            worst = max(worst, float((out - now).abs().max()))
+    crossmesh.close()
+    return worst
 
 
 def without_a_tensor(member: Member) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from thinwire.codecs import Bucketed, Codec, Uniform
 from thinwire.codecs.spec import parse_codec
 from thinwire.crossmesh.balance import Job, balance, bound_s
-from thinwire.crossmesh.broadcast import BROADCAST, WAYS, Branch, Haul
+from thinwire.crossmesh.broadcast import ALLGATHER, BROADCAST, WAYS, Branch, Haul
 from thinwire.crossmesh.layout import Layout, Region, region_size
 from thinwire.crossmesh.network import Network
 from thinwire.crossmesh.tasks import Reduction, Task, unit_tasks
@@ -235,7 +235,9 @@ def _routed(
         # Hosts that have to send as well come last in the chain: the last hands nothing on.
         order = sorted(lines, key=lambda host: (host in sending, -min(network.bytes_per_s[host]), host))
         turned = {host: _turned(lines[host], number) for host in order}
-        for haul in WAYS[way](task.region, turned) if turned else ():
+        # A coded piece goes whole: every route of it then carries the same bytes, and what receivers have is one thing.
+        made = WAYS[BROADCAST if spec.codec and way == ALLGATHER else way](task.region, turned) if turned else ()
+        for haul in made:
             size = sum(spec.wire_bytes(branch.region) for branch in haul.branches)
             moves.append(_Move(task, haul, size, senders))
     jobs = [

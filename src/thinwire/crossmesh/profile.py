@@ -16,17 +16,20 @@ NAME = "crossmesh"
 CHANNEL = "profile"
 BURST = 64
 _door: Door | None = None
+_opened = 0
 _hosts: dict[int, str] = {}
 
 
 def default_door() -> Door:
     """This process's own, for calls that name none: opened at the first, by the ranks that call."""
-    global _door
+    global _door, _opened
     if not dist.is_initialized():
         raise ValueError("there is no process group yet; call torch.distributed.init_process_group first")
     if _door is None:
         store = dist.PrefixStore(NAME, _get_default_store())
-        _door = Door(store, name=NAME)
+        # What an earlier one left in the store, its goodbyes above all, is not this one's.
+        _door = Door(store, name=f"{NAME} {_opened}")
+        _opened += 1
         store.set(f"host/{dist.get_rank()}", host_name())
     return _door
 

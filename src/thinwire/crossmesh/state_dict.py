@@ -72,11 +72,16 @@ class StateSync:
         self._known: dict[int, Tensor] = {}  # of source tiles, what receivers have of them
         self._held: dict[int, Tensor] = {}  # of destination tiles, what is there
         self._calls = 0
+        self._names: list[str] | None = None
         self.plan: Plan | None = None
 
     def send(self, state: Mapping[str, DTensor]) -> dict[str, DTensor]:
         """Every rank of both meshes calls this, with the same names in the same order."""
         names = list(state)
+        if self._names is not None and names != self._names:
+            odd = sorted(set(names) ^ set(self._names)) or ["their order"]
+            raise ValueError(f"the state dict has changed ({odd[0]}); make another StateSync for it")
+        self._names = names
         plan = self.plan = self._planned(state)
         rank = self._door.rank
         sources = {
@@ -89,7 +94,6 @@ class StateSync:
             sources,
             self._door,
             dtypes=[state[name].dtype for name in names],
-            name="state dict",
             seed=self._calls,
             known=self._known,
             held=self._held,
@@ -112,19 +116,24 @@ class StateSync:
         """The first time there is nothing to differ from: all bytes go."""
         specs = []
         for name, x in state.items():
+            if not isinstance(x, DTensor):
+                raise ValueError(
+                    f"{name} is a {type(x).__name__}, not a DTensor; distribute_tensor it, or leave it out"
+                )
             shape = tuple(x.shape)
             source = layout_of(x.device_mesh, x.placements, shape)
             destination = layout_of(self._mesh, self._placed(name), shape)
             word = self._codec_of(name)
-            if word.startswith(DIFFERENCE):
-                word = word.removeprefix(DIFFERENCE) if self._calls else ""
+            codec = word.removeprefix(DIFFERENCE)
             if word:
-                codec_of(word)
+                codec_of(codec)
                 if source.partial_axes:
                     raise ValueError(f"{name} is partial: its sums are made on the way, uncoded; give '' for it")
                 if not x.dtype.is_floating_point:
                     raise ValueError(f"{name} is {x.dtype}: codec {word!r} is for floats; give '' for it")
-            specs.append(TensorSpec(name, source, destination, x.dtype.itemsize, word))
+            if word.startswith(DIFFERENCE) and not self._calls:
+                codec = ""
+            specs.append(TensorSpec(name, source, destination, x.dtype.itemsize, codec))
         ranks = {rank for spec in specs for rank in (*spec.source.ranks, *spec.destination.ranks)}
         network = self._cost or default_network(tuple(sorted(ranks)))
         return plan_all(tuple(specs), network, self._strategy, self._piece_bytes)

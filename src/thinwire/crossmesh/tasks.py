@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from thinwire.crossmesh.layout import Layout, Region, cut, in_one_stretch, meet, region_size
 
-# A piece that does not lie in one stretch is packed before it is sent and unpacked afterwards: in parts, so that one
-# part's packing hides behind another's transfer.
-STRIDED_BYTES = 1 << 20
-STRIDED_PARTS = 4
+# A piece that does not lie in one stretch is packed before it is sent and unpacked afterwards: in parts of this size,
+# so that one part's packing hides behind another's transfer; but in at most so many, each of which costs a route.
+STRIDED_BYTES = 1 << 18
+MOST_PARTS = 16
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,10 @@ def unit_tasks(
             parts = -(-size // most_bytes) if most_bytes else 1
             if source.partial_axes:
                 parts = max(parts, len(groups[0]))
-            if size >= STRIDED_BYTES and not (in_one_stretch(piece, tile) and in_one_stretch(piece, other)):
-                parts = max(parts, STRIDED_PARTS)
-            for index, part in enumerate(cut(piece, parts)):
+            if not (in_one_stretch(piece, tile) and in_one_stretch(piece, other)):
+                parts = max(parts, min(MOST_PARTS, size // STRIDED_BYTES))
+            limit = most_bytes // itemsize if most_bytes else None
+            for index, part in enumerate(_small(cut(piece, parts), limit)):
                 task = Task(tensor, part, region_size(part) * itemsize, senders, ranks)
                 if source.partial_axes:
                     # One group is enough, others hold the same sums; each of its ranks adds up its share of the parts.
@@ -77,6 +78,20 @@ def unit_tasks(
                 copiers = tuple(rank for rank in ranks if rank in task.senders)
                 tasks.append(replace(task, receivers=receivers, copiers=copiers))
     return tasks, reductions
+
+
+def _small(regions: list[Region], most_values: int | None) -> list[Region]:
+    """Cut again, along whichever dim is longest then, until none has more; a single value can't be cut."""
+    if most_values is None:
+        return regions
+    found = []
+    for region in regions:
+        size = region_size(region)
+        if size <= max(1, most_values):
+            found.append(region)
+        else:
+            found += _small(cut(region, -(-size // max(1, most_values))), most_values)
+    return found
 
 
 def _by_tile(layout: Layout) -> dict[Region, tuple[int, ...]]:

@@ -56,7 +56,7 @@ def _word(placement: Placement, dims: int) -> str:
         return f"S{placement.dim % max(dims, 1)}"
     if isinstance(placement, Replicate):
         return "R"
-    if isinstance(placement, Partial):
+    if type(placement) is Partial:  # its subclasses mask or norm before they add
         return f"P:{placement.reduce_op}"
     raise ValueError(f"placement {placement} is not known; give Shard, Replicate, or Partial in a source")
 
@@ -131,9 +131,29 @@ def reshard_async(
         held, dtype = x, x.dtype
     assert dtype is not None
     spec = plan.tensors[0]
-    way = _Way(spec, tuple(dst_placements), dst_mesh, door, dtype, cost or Network.even(plan.host_of), strategy, name)
+    _check(plan, x, dst_mesh, dst_placements)
+    if held.requires_grad and any(spec.source.reduction(axis) in ("max", "min") for axis in spec.source.partial_axes):
+        raise ValueError(f"{name} is {spec.source}: a maximum has no gradient here; reduce it before, or detach it")
+    # The way back is told apart by the way there: backward passes may come in another order than these calls.
+    call = str(door.turn(f"{name}/{plan.key}"))
+    network = cost or Network.even(plan.host_of)
+    way = _Way(spec, tuple(dst_placements), dst_mesh, door, dtype, network, strategy, name, call)
     local = x._local_tensor if x is not None and door.rank in spec.source.ranks else None
-    return Resharding(start(plan, local, door, name=name, dtype=dtype), held, way)
+    return Resharding(start(plan, local, door, name=name, dtype=dtype, device=held.device, call=call), held, way)
+
+
+def _check(plan: Plan, x: DTensor | None, mesh: DeviceMesh, placements: Sequence[Placement]) -> None:
+    """A plan that was made for something else would label values wrongly."""
+    spec = plan.tensors[0]
+    given = [("destination", layout_of(mesh, placements, spec.destination.shape), spec.destination)]
+    if x is not None:
+        given.append(("source", layout_of(x.device_mesh, x.placements, tuple(x.shape)), spec.source))
+    for side, own, planned in given:
+        if own != planned:
+            raise ValueError(
+                f"the plan's {side} is {planned} on ranks {planned.ranks} of shape {planned.shape}, given is {own} on "
+                f"ranks {own.ranks} of shape {own.shape}; plan again"
+            )
 
 
 def _plan(
@@ -155,9 +175,10 @@ class _Way:
         network: Network,
         strategy: str,
         name: str,
+        call: str,
     ) -> None:
         self.spec, self.placements, self.mesh, self.door, self.dtype = spec, placements, mesh, door, dtype
-        self._network, self._strategy, self._name = network, strategy, name
+        self._network, self._strategy, self._name, self._call = network, strategy, name, call
 
     def arrived(self, local: Tensor) -> DTensor:
         return as_dtensor(local, self.mesh, self.placements, self.spec.destination.shape)
@@ -169,7 +190,9 @@ class _Way:
         )
         made = plan_all((spec,), self._network, self._strategy)
         held = gradient if self.door.rank in spec.source.ranks else None
-        return start(made, held, self.door, name=f"{self._name} gradient", dtype=gradient.dtype).wait()
+        name = f"{self._name} gradient"
+        moving = start(made, held, self.door, name=name, dtype=gradient.dtype, device=gradient.device, call=self._call)
+        return moving.wait()
 
 
 class _Reshard(torch.autograd.Function):
@@ -193,6 +216,9 @@ class _Reshard(torch.autograd.Function):
         # The gradient of a partial sum is the whole's, for every rank that adds to it.
         words = [Replicate() if isinstance(placement, Partial) else placement for placement in placements]
         local = gradient.new_empty(shape) if found is None else found
+        for size, placement in zip(mesh.mesh.shape, placements, strict=True):
+            if isinstance(placement, Partial) and placement.reduce_op == "avg":
+                local = local / size
         return as_dtensor(local, mesh, words, ctx.way.spec.source.shape), None, None
 
 

@@ -163,12 +163,20 @@ class Door:
             return self._turns[channel] - 1
 
     def relay(
-        self, data: Tensor, source: int | None, heirs: Sequence[int], *, channel: str, key: str, chunk_bytes: int
+        self,
+        data: Tensor,
+        source: int | None,
+        heirs: Sequence[int],
+        *,
+        channel: str,
+        key: str,
+        number: int = 0,
+        chunk_bytes: int,
     ) -> Transfer[Tensor]:
         """A rank's part in a tree: `data` comes from the source, or is ours if there is none, and goes on to the heirs.
 
-        Handed on chunk by chunk while the rest is still coming. `key` tells relays of a channel apart that may be under
-        way at a time; the ranks of one relay give the same.
+        Handed on chunk by chunk while the rest is still coming. `key` and `number` tell relays apart that may be under
+        way at a time, numbers for certain; the ranks of one relay give the same.
         """
         for peer in (*heirs, *(() if source is None else (source,))):
             self._expect_peer("relay with", peer)
@@ -192,7 +200,7 @@ class Door:
             waiting = Waiting(channel, self.step, size, sends_to=heirs[0], message=numbers[heirs[0]], ahead_bytes=ahead)
         self.books.posted(channel, dict.fromkeys(heirs, passed.nbytes))
         transfer = Transfer(self.books, self.pulse, waiting, lambda: data)
-        tag = zlib.crc32(f"{self._number}/{channel}/{key}".encode()) % TAGS
+        tag = (zlib.crc32(f"{self._number}/{key}".encode()) + number) % TAGS
         work = partial(streams.relay, passed, source, tuple(heirs), chunk_bytes=chunk_bytes, tag=tag)
         if data.device.type == "cuda":  # NCCL knows no tags: in the order of posting, on the caller's thread
             transfer.end(_error_of(work))
@@ -283,7 +291,8 @@ def _as_bytes(data: Tensor) -> Tensor:
         raise ValueError(f"data of shape {tuple(data.shape)} is not contiguous; give data.contiguous()")
     if not data.numel():  # whose strides may be anything
         return torch.empty(0, dtype=torch.uint8, device=data.device)
-    return data.detach().view(-1).view(torch.uint8)
+    # A single value counts as contiguous whatever its stride.
+    return data.detach().as_strided((data.numel(),), (1,)).view(torch.uint8)
 
 
 def _bundle(parts: Sequence[Tensor]) -> Tensor:

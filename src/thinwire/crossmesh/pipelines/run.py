@@ -124,6 +124,11 @@ class Pipeline:
         given = _cut({"x": inputs} if isinstance(inputs, Tensor) else dict(inputs or {}), m)
         wanted = _cut({"targets": targets}, m) if targets is not None else [{}] * m
         num_rows = len(targets) if targets is not None else 0
+        if self._work.loss is not None and self._reduction == MEAN and not num_rows:
+            raise ValueError(
+                "the mean of a batch needs its number of rows, which targets tell; give targets on the last stage's "
+                f"ranks, or reduction={SUM!r}"
+            )
         blocking = self.blocking and self._knows_all()
         self._weights.begin()
         self._begun_s = time.perf_counter()

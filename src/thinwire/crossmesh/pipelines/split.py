@@ -26,6 +26,7 @@ class Rest:
 
     layers: list[tuple[Tensor, Tensor, nn.Parameter, nn.Parameter | None]] = field(default_factory=list)
 
+    @torch.no_grad()
     def finish(self) -> None:
         """Gradients of the weights, added to what they have."""
         while self.layers:
@@ -57,27 +58,26 @@ def deferring(rest: Rest) -> Iterator[None]:
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002 (torch's own name)
     rest: Rest | None = getattr(_here, "rest", None)
-    fits = type(weight) is nn.Parameter and (bias is None or type(bias) is nn.Parameter)
+    fits = type(weight) is nn.Parameter and (bias is None or type(bias) is nn.Parameter) and not weight.is_complex()
     if rest is None or not fits or not torch.is_grad_enabled() or torch.is_autocast_enabled(input.device.type):
         return _plain(input, weight, bias)
-    out: Tensor = _Linear.apply(input, weight, bias, rest)  # type: ignore[no-untyped-call]
-    return out
+    # Flat from the start: where that takes a copy, both parts use the same one. Outside of the function, whose output
+    # must be no view: what follows may work in place.
+    out: Tensor = _Linear.apply(input.reshape(-1, input.shape[-1]), weight, bias, rest)  # type: ignore[no-untyped-call]
+    return out.view(*input.shape[:-1], len(weight)) if input.dim() != 2 else out
 
 
 class _Linear(torch.autograd.Function):
     """A linear layer that notes what its weights' gradients are made of."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, rest: Rest) -> Tensor:
-        # Flat from the start: where that takes a copy, both parts use the same one.
-        x_ND = x.reshape(-1, x.shape[-1])
+    def forward(ctx: Any, x_ND: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, rest: Rest) -> Tensor:
         ctx.save_for_backward(x_ND)
-        ctx.weight, ctx.bias, ctx.rest, ctx.shape = weight, bias, rest, x.shape
-        return _plain(x_ND, weight, bias).view(*x.shape[:-1], len(weight))
+        ctx.weight, ctx.bias, ctx.rest = weight, bias, rest
+        return _plain(x_ND, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
+    def backward(ctx: Any, g_NC: Tensor) -> tuple[Tensor | None, None, None, None]:
         (x_ND,) = ctx.saved_tensors
-        g_NC = gradient.reshape(-1, gradient.shape[-1])
         ctx.rest.layers.append((x_ND, g_NC, ctx.weight, ctx.bias))
-        return (g_NC @ ctx.weight).view(ctx.shape) if ctx.needs_input_grad[0] else None, None, None, None
+        return g_NC @ ctx.weight if ctx.needs_input_grad[0] else None, None, None, None

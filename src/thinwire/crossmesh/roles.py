@@ -1,0 +1,256 @@
+"""One rank's part of one call: its role in every sum and route of the plan, in the plan's order."""
+
+import threading
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from functools import partial
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from thinwire.codecs import seed_from
+from thinwire.crossmesh.layout import Region, region_shape, region_size
+from thinwire.crossmesh.plan import Gate, Plan, Route, codec_of
+from thinwire.crossmesh.regions import pack, place, unpack
+from thinwire.crossmesh.tasks import Reduction
+from thinwire.links import Door, Transfer
+
+COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sum": torch.add,
+    "avg": torch.add,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
+
+
+class Roles:
+    """`known` and `held` are for differences: what receivers have, as senders and as they themselves know it."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        sources: Mapping[int, Tensor],
+        door: Door,
+        *,
+        dtypes: Sequence[torch.dtype | None],
+        channels: Sequence[str],
+        call: str,
+        seed: int,
+        device: torch.device | None,
+        known: MutableMapping[int, Tensor],
+        held: MutableMapping[int, Tensor],
+    ) -> None:
+        self.plan, self.door, self.seed = plan, door, seed
+        self.me, self.channels, self.call = door.rank, channels, call
+        self.known, self.held = known, held
+        self.sources = {index: local.detach() for index, local in sources.items()}
+        self.outs: dict[int, Tensor] = {}
+        where = device or next((local.device for local in sources.values()), None)
+        for index, spec in enumerate(plan.tensors):
+            tile = spec.destination.tiles.get(self.me)
+            if tile is not None:
+                self.outs[index] = torch.empty(region_shape(tile), dtype=dtypes[index], device=where)
+        self._error: BaseException | None = None
+        self._summed: dict[int, Tensor] = {}
+        self._sums_done: list[threading.Event] = []
+        self._done: defaultdict[int, threading.Event] = defaultdict(threading.Event)
+        self._signals: defaultdict[int, list[tuple[int, Gate]]] = defaultdict(list)  # to give, by route
+        self._given: list[Transfer[Tensor]] = []
+        self._lock = threading.Lock()
+        self._coded: dict[tuple[int, Region], Tensor] = {}  # pieces that leave here by several routes
+        self._left: Counter[tuple[int, Region]] = Counter()  # such routes still to come
+        # Sums, routes and gates have numbers of their own: no two of a call share a tag.
+        self._first_route = len(plan.reductions)
+        self._first_gate = [
+            self._first_route + len(plan.routes) + before
+            for before in accumulate((len(route.gates) for route in plan.routes), initial=0)
+        ]
+
+    def all(self) -> list[Callable[[], None]]:
+        """In the plan's order. After an error those that have not begun raise it too."""
+        roles: list[Callable[[], None]] = []
+        for number, reduction in enumerate(self.plan.reductions):
+            if self.me == reduction.at:
+                self._summed.setdefault(reduction.tensor, torch.empty_like(self.sources[reduction.tensor]))
+                over = threading.Event()
+                self._sums_done.append(over)
+                roles.append(partial(self._add_up, number, reduction, over))
+            elif self.me in reduction.ranks:
+                roles.append(partial(self._contribute, number, reduction))
+        for number, route in enumerate(self.plan.routes):
+            for gate in route.gates:
+                if gate.signals == self.me:
+                    self._signals[gate.route].append((number, gate))
+            if any(self.me in edge for edge in route.edges):
+                roles.append(partial(self._move, number, route))
+                self._left[route.tensor, route.region] += route.sender == self.me
+        copies = [(tensor, region) for tensor, region, rank in self.plan.copies if rank == self.me]
+        if copies:
+            roles.append(partial(self._copy, copies))
+        return [partial(self._guarded, role) for role in roles]
+
+    def finish(self) -> dict[int, Tensor]:
+        for transfer in self._given:
+            transfer.wait(behind=True)
+        return self.outs
+
+    def _guarded(self, role: Callable[[], None]) -> None:
+        self._raise()
+        try:
+            role()
+        except BaseException as error:
+            self._error = self._error or error
+            raise
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _relay(
+        self, tensor: int, data: Tensor, source: int | None, heirs: Sequence[int], number: int, chunk_bytes: int
+    ) -> Transfer[Tensor]:
+        return self.door.relay(
+            data,
+            source,
+            heirs,
+            channel=self.channels[tensor],
+            key=self.call,
+            number=number,
+            chunk_bytes=max(1, chunk_bytes),
+        )
+
+    def _contribute(self, number: int, reduction: Reduction) -> None:
+        flat = self._packed(self.sources, reduction.tensor, reduction.region)
+        self._relay(reduction.tensor, flat, None, [reduction.at], number, flat.nbytes).wait(behind=True)
+
+    def _add_up(self, number: int, reduction: Reduction, over: threading.Event) -> None:
+        try:
+            own = self._packed(self.sources, reduction.tensor, reduction.region)
+            others = {rank: torch.empty_like(own) for rank in reduction.ranks if rank != self.me}
+            arriving = [
+                self._relay(reduction.tensor, data, rank, [], number, data.nbytes) for rank, data in others.items()
+            ]
+            for transfer in arriving:
+                transfer.wait(behind=True)
+            layout = self.plan.tensors[reduction.tensor].source
+            how = layout.reduction(layout.partial_axes[0])
+            # In the order of ranks, whoever adds up: the same sum wherever it is made.
+            parts = [own if rank == self.me else others[rank] for rank in reduction.ranks]
+            total = parts[0]
+            for part in parts[1:]:
+                total = COMBINE[how](total, part)
+            if how == "avg":
+                total = (total / len(parts)).to(own.dtype)
+            unpack(total, self._summed[reduction.tensor], layout.tiles[self.me], reduction.region)
+        except BaseException as error:
+            self._error = self._error or error  # before anybody goes on with what is no sum
+            raise
+        finally:
+            over.set()
+
+    def _packed(self, held: Mapping[int, Tensor], tensor: int, region: Region) -> Tensor:
+        return pack(held[tensor], self.plan.tensors[tensor].source.tiles[self.me], region)
+
+    def _tiles(self, tensor: int) -> Mapping[int, Tensor]:
+        """Where to read a tensor from: its sums, once they are done, if it came in parts."""
+        if not self.plan.tensors[tensor].source.partial_axes:
+            return self.sources
+        for over in self._sums_done:
+            over.wait()
+        self._raise()
+        return self._summed
+
+    def _copy(self, copies: Sequence[tuple[int, Region]]) -> None:
+        for tensor, region in copies:
+            flat = self._packed(self._tiles(tensor), tensor, region)
+            unpack(flat, self.outs[tensor], self.plan.tensors[tensor].destination.tiles[self.me], region)
+
+    def _move(self, number: int, route: Route) -> None:
+        try:
+            self.take_part(number, route)
+        finally:
+            self._done[number].set()  # also after an error: who waits for it here meets the same one
+        for later, gate in self._signals[number]:
+            if gate.waits != self.me:
+                token = torch.zeros(1, dtype=torch.uint8)
+                self._given.append(self._relay(route.tensor, token, None, [gate.waits], self._tag(later, gate), 1))
+
+    def take_part(self, number: int, route: Route) -> None:
+        for gate in route.gates:
+            if gate.waits == self.me:
+                self._await(number, route, gate)
+        source = next((src for src, dst in route.edges if dst == self.me), None)
+        heirs = [dst for src, dst in route.edges if src == self.me]
+        if source is not None:
+            self._take(number, route, source, heirs)
+            return
+        coded = self.plan.tensors[route.tensor].codec
+        data = self._encoded(route) if coded else self._packed(self._tiles(route.tensor), route.tensor, route.region)
+        self._relay(route.tensor, data, None, heirs, self._first_route + number, route.chunk_bytes).wait(behind=True)
+
+    def _encoded(self, route: Route) -> Tensor:
+        """By the codec, once for all routes of a piece: a difference is to what receivers had before the call."""
+        piece = route.tensor, route.region
+        with self._lock:
+            data = self._coded[piece] if piece in self._coded else self._encode(route)
+            self._left[piece] -= 1
+            if self._left[piece]:
+                self._coded[piece] = data
+            else:
+                self._coded.pop(piece, None)
+        return data
+
+    def _encode(self, route: Route) -> Tensor:
+        spec, seed = self.plan.tensors[route.tensor], self._seed(route)
+        values = self._packed(self._tiles(route.tensor), route.tensor, route.region).float()
+        codec, known, tile = codec_of(spec.codec), self.known.get(route.tensor), spec.source.tiles[self.me]
+        if known is None:
+            return codec.encode(values, seed=seed)
+        before = pack(known, tile, route.region)
+        data = codec.encode(values - before, seed=seed)
+        codec.add(data, before, seed=seed)  # what receivers will have
+        unpack(before, known, tile, route.region)
+        return data
+
+    def _seed(self, route: Route) -> int:
+        """Of the piece, whichever route it takes: replicas are equal."""
+        return seed_from(self.seed, route.tensor, zlib.crc32(repr(route.region).encode()))
+
+    def _take(self, number: int, route: Route, source: int, heirs: Sequence[int]) -> None:
+        spec, out = self.plan.tensors[route.tensor], self.outs[route.tensor]
+        tile, size = spec.destination.tiles[self.me], region_size(route.region)
+
+        def receive(into: Tensor) -> None:
+            relay = self._relay(route.tensor, into, source, heirs, self._first_route + number, route.chunk_bytes)
+            relay.wait(behind=True)
+
+        if spec.codec:
+            data = torch.empty(route.size_bytes, dtype=torch.uint8, device=out.device)
+            receive(data)
+            flat = torch.zeros(size, device=out.device)
+            if route.tensor in self.held:
+                flat = pack(self.held[route.tensor], tile, route.region).clone()
+            codec_of(spec.codec).add(data, flat, seed=self._seed(route))
+            unpack(flat.to(out.dtype), out, tile, route.region)
+            if route.tensor in self.held:
+                unpack(flat, self.held[route.tensor], tile, route.region)
+        elif (there := place(out, tile, route.region)) is not None:
+            receive(there)
+        else:
+            flat = torch.empty(size, dtype=out.dtype, device=out.device)
+            receive(flat)
+            unpack(flat, out, tile, route.region)
+
+    def _await(self, number: int, route: Route, gate: Gate) -> None:
+        if gate.signals == self.me:
+            self._done[gate.route].wait()
+            self._raise()
+        else:
+            token = torch.empty(1, dtype=torch.uint8)
+            earlier = self.plan.routes[gate.route].tensor  # the channel that it is signalled on
+            self._relay(earlier, token, gate.signals, [], self._tag(number, gate), 1).wait(behind=True)
+
+    def _tag(self, number: int, gate: Gate) -> int:
+        return self._first_gate[number] + self.plan.routes[number].gates.index(gate)
