@@ -17,7 +17,7 @@ from thinwire.crossmesh.balance import Job, balance, bound_s
 from thinwire.crossmesh.broadcast import ALLGATHER, BROADCAST, WAYS, Branch, Haul
 from thinwire.crossmesh.layout import Layout, Region, region_size
 from thinwire.crossmesh.network import Network
-from thinwire.crossmesh.tasks import Reduction, Task, unit_tasks
+from thinwire.crossmesh.tasks import STRIDED_BYTES, Reduction, Task, unit_tasks
 
 AUTO = "auto"
 # At most so many routes through a host's way in or out at a time: the next one's start hides behind the last one's end,
@@ -25,6 +25,8 @@ AUTO = "auto"
 DEPTH = 2
 # Pieces are cut to this, so that buffers stay small whatever the tensor is.
 PIECE_BYTES = 1 << 25
+# About so many ranks share a host.
+SHARES = 4
 # Values that share a range in a codec of so many bits.
 BUCKET = 2048
 # Ties go to what moves fewer bytes inside hosts, then to fewer messages.
@@ -155,16 +157,11 @@ def plan_all(
     if strategy != AUTO and strategy not in WAYS:
         raise ValueError(f"strategy {strategy!r} is not known; give {', '.join(WAYS)} or {AUTO}")
     _check_ranks(tensors, network)
-    tasks: list[Task] = []
-    reductions: list[Reduction] = []
-    for index, spec in enumerate(tensors):
-        own, sums = unit_tasks(spec.source, spec.destination, spec.itemsize, tensor=index, most_bytes=piece_bytes)
-        tasks += own
-        reductions += sums
+    pieces = {way: _pieces(tensors, piece_bytes, way) for way in (ORDER if strategy == AUTO else (strategy,))}
+    made = {way: _routed(tensors, tasks, network, way) for way, (tasks, _) in pieces.items()}
+    way = min(made, key=lambda each: made[each][1])
+    (tasks, reductions), (routes, nic_s) = pieces[way], made[way]
     least_s = bound_s(_ideal_jobs(tensors, tasks, network))
-    ways = ORDER if strategy == AUTO else (strategy,)
-    made = [_routed(tensors, tasks, network, way) for way in ways]
-    way, (routes, nic_s) = min(zip(ways, made, strict=True), key=lambda each: each[1][1])
     summing_s = _summing_s(reductions, network)
     return Plan(
         tensors,
@@ -176,6 +173,19 @@ def plan_all(
         summing_s + nic_s,
         least_s,
     )
+
+
+def _pieces(tensors: Sequence[TensorSpec], piece_bytes: int, way: str) -> tuple[list[Task], list[Reduction]]:
+    """All tensors' tasks. An all-gather cuts each piece again, for the ranks of a host: it gets larger ones."""
+    strided_bytes = STRIDED_BYTES * (SHARES if way == ALLGATHER else 1)
+    tasks: list[Task] = []
+    reductions: list[Reduction] = []
+    for index, spec in enumerate(tensors):
+        sides = spec.source, spec.destination, spec.itemsize
+        own, sums = unit_tasks(*sides, tensor=index, most_bytes=piece_bytes, strided_bytes=strided_bytes)
+        tasks += own
+        reductions += sums
+    return tasks, reductions
 
 
 def _check_ranks(tensors: Sequence[TensorSpec], network: Network) -> None:

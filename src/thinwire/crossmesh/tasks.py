@@ -39,9 +39,15 @@ class Reduction:
 
 
 def unit_tasks(
-    source: Layout, destination: Layout, itemsize: int, *, tensor: int = 0, most_bytes: int | None = None
+    source: Layout,
+    destination: Layout,
+    itemsize: int,
+    *,
+    tensor: int = 0,
+    most_bytes: int | None = None,
+    strided_bytes: int = STRIDED_BYTES,
 ) -> tuple[list[Task], list[Reduction]]:
-    """Pieces of at most `most_bytes`, where given."""
+    """Pieces of at most `most_bytes`, where given; strided ones in parts of `strided_bytes`."""
     if destination.partial_axes:
         raise ValueError(
             f"destination {destination}: a partial tensor has no one value to send; reshard to Replicate or Shard, "
@@ -64,7 +70,7 @@ def unit_tasks(
             if source.partial_axes:
                 parts = max(parts, len(groups[0]))
             if not (in_one_stretch(piece, tile) and in_one_stretch(piece, other)):
-                parts = max(parts, min(MOST_PARTS, size // STRIDED_BYTES))
+                parts = max(parts, min(MOST_PARTS, size // strided_bytes))
             limit = most_bytes // itemsize if most_bytes else None
             for index, part in enumerate(_small(cut(piece, parts), limit)):
                 task = Task(tensor, part, region_size(part) * itemsize, senders, ranks)
