@@ -44,7 +44,9 @@ def test_gradients_of_equal_reshards_do_not_cross() -> None:
     assert all(local.run(work.swapped, workers=2))
 
 
-@pytest.mark.parametrize("strategy", [SEND_RECV, ALLGATHER, AUTO])
+@pytest.mark.parametrize(
+    "strategy", [AUTO, *(pytest.param(way, marks=pytest.mark.slow) for way in (SEND_RECV, ALLGATHER))]
+)
 def test_differences_by_several_routes(strategy: str) -> None:
     assert max(local.run(work.differences, strategy, workers=4)) < 0.002  # of values up to 1.2 that change by 0.1
 

@@ -102,6 +102,7 @@ def test_what_is_kept(whole: dict[str, Any]) -> None:
     assert whole["test_score"] > 0.8
 
 
+@pytest.mark.slow
 def test_damage_is_named_and_the_one_before_is_offered(tmp_path: Path, whole: dict[str, Any]) -> None:
     out = tmp_path / "run"
     before = result("--method", "sylvie", "--out", str(out), into=tmp_path / "first.json", epochs=20)
@@ -183,6 +184,7 @@ def test_mistakes_about_folders(tmp_path: Path, whole: dict[str, Any], capsys: p
         assert told in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_says_where(tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["--norm", "none", "--checkpoint-every", "1", "--lr", "1e18", "--out", str(out)]
@@ -199,6 +201,7 @@ def test_a_run_that_diverges_says_where(tmp_path: Path) -> None:
     assert "the loss is nan at epoch 2, by rank 0" in alone.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_torchrun_with_two_ranks_compares_two_methods(tmp_path: Path) -> None:
     """Shards are made by the first of them; scores of several labels, as of the predictions that are kept."""
