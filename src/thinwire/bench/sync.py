@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
@@ -24,7 +23,7 @@ from thinwire.crossmesh.network import Network
 from thinwire.crossmesh.plan import codec_of
 from thinwire.crossmesh.profile import profile
 from thinwire.crossmesh.state_dict import DIFFERENCE
-from thinwire.crossmesh.tensors import layout_of
+from thinwire.crossmesh.tensors import as_dtensor, layout_of
 from thinwire.links import Door
 
 NAIVE, RESHARD = "naive", "reshard"
@@ -84,9 +83,7 @@ class Weights:
         local = torch.randn(shape, generator=generator)
         if turn:
             local += CHANGE * torch.randn(shape, generator=generator)
-        stride = torch.empty(self.shapes[name], device="meta").stride()
-        size = torch.Size(self.shapes[name])
-        return DTensor.from_local(local, self.trainer, trained(name), run_check=False, shape=size, stride=stride)
+        return as_dtensor(local, self.trainer, trained(name), self.shapes[name])
 
     def at(self, turn: int) -> dict[str, DTensor]:
         """Weights as they are every other time: a step of training changes each by a little."""
@@ -161,16 +158,8 @@ def _naive(weights: Weights, state: Mapping[str, DTensor]) -> dict[str, DTensor]
         local = x._local_tensor
         if weights.door.rank in SERVER[0] and not name.endswith("norm"):
             local = local.chunk(len(SERVER[0]))[SERVER[0].index(weights.door.rank)].clone()
-        made[name] = _wrapped(local, weights, name)
+        made[name] = as_dtensor(local, weights.server, served(name), weights.shapes[name])
     return made
-
-
-def _wrapped(local: Tensor, weights: Weights, name: str) -> DTensor:
-    shape = weights.shapes[name]
-    stride = torch.empty(shape, device="meta").stride()
-    return DTensor.from_local(
-        local, weights.server, served(name), run_check=False, shape=torch.Size(shape), stride=stride
-    )
 
 
 def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:

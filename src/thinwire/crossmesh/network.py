@@ -7,8 +7,6 @@ fast, but not free.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from thinwire.links.cost import CostModel
-
 # Where nothing was measured: gigabit Ethernet. Plans depend on rates only by comparison.
 USUAL_BYTES_PER_S = 118e6
 USUAL_MESSAGE_S = 3e-4
@@ -36,23 +34,6 @@ class Network:
         """All hosts alike."""
         hosts = max(host_of) + 1
         return Network(tuple(host_of), tuple((bytes_per_s,) * hosts for _ in range(hosts)))
-
-    @staticmethod
-    def of(cost: CostModel, host_of: Sequence[int]) -> "Network":
-        """From measured links. Two hosts' rate is the best of their ranks' links, as if each was alone on the card."""
-        hosts = max(host_of) + 1
-        best = [[0.0] * hosts for _ in range(hosts)]
-        for (src, dst), link in cost.links.items():
-            a, b = host_of[src], host_of[dst]
-            best[a][b] = max(best[a][b], link.bytes_per_s)
-        local = [best[host][host] for host in range(hosts) if best[host][host]]
-        waits = [link.latency_s for (src, dst), link in cost.links.items() if host_of[src] != host_of[dst]]
-        return Network(
-            tuple(host_of),
-            tuple(map(tuple, best)),
-            min(waits, default=USUAL_MESSAGE_S),
-            max(local, default=USUAL_LOCAL_BYTES_PER_S),
-        )
 
 
 def hosts_of(names: Mapping[int, str]) -> dict[int, int]:

@@ -1,7 +1,7 @@
 """Which ranks share a host, and how fast the wires between hosts are."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,11 +10,12 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from thinwire.crossmesh.network import USUAL_LOCAL_BYTES_PER_S, USUAL_MESSAGE_S, Network, hosts_of
 from thinwire.links import Door
-from thinwire.links.sketch import ENOUGH_S, FIRST_BYTES, LAST_BYTES, PATIENCE_S, REPEATS
+from thinwire.links.sketch import REPEATS, rates_into
 
 NAME = "crossmesh"
 CHANNEL = "profile"
 BURST = 64
+CPU = torch.device("cpu")
 _door: Door | None = None
 _opened = 0
 _hosts: dict[int, str] = {}
@@ -76,29 +77,18 @@ def profile(door: Door) -> Network:
     rates = [[USUAL_LOCAL_BYTES_PER_S] * len(speakers) for _ in speakers]
     for distance in range(1, len(speakers)):
         pairs = {speakers[at]: speakers[(at + distance) % len(speakers)] for at in range(len(speakers))}
-        for dst, rate in _rates(door, pairs).items():
+        for dst, rate in rates_into(door, pairs, CPU).items():
             src = next(rank for rank, heir in pairs.items() if heir == dst)
             rates[host_of[src]][host_of[dst]] = rate
     # Inside a host: between two ranks of the first that has two.
     inside = next(([rank, other] for rank in speakers for other in _mates(rank, host_of)), None)
-    local = _rates(door, {inside[0]: inside[1]})[inside[1]] if inside else USUAL_LOCAL_BYTES_PER_S
+    local = rates_into(door, {inside[0]: inside[1]}, CPU)[inside[1]] if inside else USUAL_LOCAL_BYTES_PER_S
     wait_s = _message_s(door, speakers[:2]) if len(speakers) > 1 else USUAL_MESSAGE_S
     return Network(host_of, tuple(map(tuple, rates)), wait_s, local)
 
 
 def _mates(rank: int, host_of: Sequence[int]) -> list[int]:
     return [other for other, host in enumerate(host_of) if host == host_of[rank] and other != rank]
-
-
-def _rates(door: Door, pairs: Mapping[int, int]) -> dict[int, float]:
-    """Bytes a second into each receiver, pairs side by side. From two sizes: what a message costs anyway drops out."""
-    size, before = FIRST_BYTES, _round_s(door, pairs, FIRST_BYTES // 4)
-    while True:
-        taken = _round_s(door, pairs, size)
-        if min(taken.values()) >= ENOUGH_S or max(taken.values()) >= PATIENCE_S or size >= LAST_BYTES:
-            break
-        size, before = 4 * size, taken
-    return {dst: 0.75 * size / max(seconds - before[dst], 0.5 * seconds) for dst, seconds in taken.items()}
 
 
 def _message_s(door: Door, pair: Sequence[int]) -> float:
@@ -114,19 +104,3 @@ def _message_s(door: Door, pair: Sequence[int]) -> float:
             burst.wait()
             own = min(own, burst.seconds / BURST)
     return float(door.told(torch.tensor([own], dtype=torch.float64), channel=CHANNEL).min())
-
-
-def _round_s(door: Door, pairs: Mapping[int, int], size: int) -> dict[int, float]:
-    """Of each receiver, the quickest of a few: delays add."""
-    own = float("inf")
-    source = next((src for src, dst in pairs.items() if dst == door.rank), None)
-    for _ in range(REPEATS):
-        door.told(torch.zeros(1), channel=CHANNEL)  # all begin together
-        received = None if source is None else door.receive(size, source, channel=CHANNEL)
-        if door.rank in pairs:
-            door.send(torch.zeros(size, dtype=torch.uint8), pairs[door.rank], channel=CHANNEL).wait()
-        if received is not None:
-            received.wait()
-            own = min(own, received.seconds)
-    told = door.told(torch.tensor([own], dtype=torch.float64), channel=CHANNEL)
-    return {dst: float(told[dst]) for dst in pairs.values()}

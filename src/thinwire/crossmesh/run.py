@@ -26,7 +26,6 @@ class Handle:
         self, door: Door, channel: str, parts: Sequence[Future[None]], finish: Callable[[], dict[int, Tensor]]
     ):
         self._door, self._channel, self._parts, self._finish = door, channel, parts, finish
-        self.seconds = 0.0
 
     def wait(self) -> dict[int, Tensor]:
         """This rank's tiles, by the tensor's place in the plan; those it has none of are left out."""

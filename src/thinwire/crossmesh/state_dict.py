@@ -6,7 +6,7 @@ next difference carries them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -29,25 +29,24 @@ Placements = Sequence[Placement] | Mapping[str, Sequence[Placement]] | Callable[
 Codecs = str | Mapping[str, str] | Callable[[str], str]
 
 
+class Options(TypedDict, total=False):
+    """What `StateSync` and `reshard_state_dict` may be told."""
+
+    codec: Codecs
+    memory_bytes: int | None
+    cost: Network | None
+    strategy: str
+    door: Door | None
+
+
 def reshard_state_dict(
-    state: Mapping[str, DTensor],
-    dst_mesh: DeviceMesh,
-    dst_placements: Placements,
-    *,
-    codec: Codecs = "",
-    memory_bytes: int | None = None,
-    cost: Network | None = None,
-    strategy: str = AUTO,
-    door: Door | None = None,
+    state: Mapping[str, DTensor], dst_mesh: DeviceMesh, dst_placements: Placements, **options: Unpack[Options]
 ) -> dict[str, DTensor]:
     """Every tensor on the other mesh. For tensors that are sent again and again see `StateSync`.
 
     Placements and codecs are one for all, or by name. `memory_bytes` bounds what a rank uses beside the tensors.
     """
-    sync = StateSync(
-        dst_mesh, dst_placements, codec=codec, memory_bytes=memory_bytes, cost=cost, strategy=strategy, door=door
-    )
-    return sync.send(state)
+    return StateSync(dst_mesh, dst_placements, **options).send(state)
 
 
 class StateSync:

@@ -5,7 +5,7 @@ the tensor where it was. Here it arrives.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -61,36 +61,27 @@ def _word(placement: Placement, dims: int) -> str:
     raise ValueError(f"placement {placement} is not known; give Shard, Replicate, or Partial in a source")
 
 
+class Options(TypedDict, total=False):
+    """What `reshard` and `reshard_async` may be told."""
+
+    plan: Plan | None
+    dtype: torch.dtype | None
+    requires_grad: bool
+    cost: Network | None
+    strategy: str
+    door: Door | None
+    name: str
+
+
 def reshard(
-    x: DTensor | None,
-    dst_mesh: DeviceMesh,
-    dst_placements: Sequence[Placement],
-    *,
-    plan: Plan | None = None,
-    dtype: torch.dtype | None = None,
-    requires_grad: bool = False,
-    cost: Network | None = None,
-    strategy: str = AUTO,
-    door: Door | None = None,
-    name: str = NAME,
+    x: DTensor | None, dst_mesh: DeviceMesh, dst_placements: Sequence[Placement], **options: Unpack[Options]
 ) -> DTensor:
     """x on another mesh. Every rank of both meshes calls this, those outside x's mesh with their empty x.
 
     A rank that has no x at all gives None, the `plan` and the `dtype`, and `requires_grad` as the others' x has it. On
     a rank outside the destination the result has no values; its backward is still to be called where gradients flow.
     """
-    return reshard_async(
-        x,
-        dst_mesh,
-        dst_placements,
-        plan=plan,
-        dtype=dtype,
-        requires_grad=requires_grad,
-        cost=cost,
-        strategy=strategy,
-        door=door,
-        name=name,
-    ).wait()
+    return reshard_async(x, dst_mesh, dst_placements, **options).wait()
 
 
 class Resharding:

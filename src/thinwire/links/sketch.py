@@ -4,6 +4,7 @@ Pairs of a round go side by side, as they do in an exchange. Every rank gets the
 """
 
 import statistics
+from collections.abc import Mapping
 
 import torch
 
@@ -25,38 +26,46 @@ def sketch(door: Door, device: torch.device) -> CostModel:
     floor_s = _gathered(door, _small_exchange_s(door, device)).max().item() if n > 1 else 0.0
     links = {}
     for distance in range(1, n):
-        rates = _round_rates(door, device, distance)
-        for dst in range(n):
-            src = (dst - distance) % n
+        pairs = {src: (src + distance) % n for src in range(n)}
+        rates = rates_into(door, pairs, device)
+        for src, dst in pairs.items():
             links[src, dst] = Link(src, dst, floor_s / (n - 1), 0.0, rates[dst])
     hinge = Hinge(floor_s, 0.0, 1.0)
     return CostModel(n, links, dict.fromkeys(KINDS, hinge))
 
 
-def _round_rates(door: Door, device: torch.device, distance: int) -> list[float]:
-    """Bytes a second into each rank. From two sizes: what a message takes however small it is drops out."""
-    size, before = FIRST_BYTES, _round_s(door, device, distance, FIRST_BYTES // 4)
+def rates_into(door: Door, pairs: Mapping[int, int], device: torch.device) -> dict[int, float]:
+    """Bytes a second into each receiver, with all pairs (sender to receiver) side by side. Every rank calls this.
+
+    From two sizes: what a message takes however small it is drops out.
+    """
+    size, before = FIRST_BYTES, _round_s(door, pairs, device, FIRST_BYTES // 4)
     while True:
-        taken = _round_s(door, device, distance, size)
+        taken = _round_s(door, pairs, device, size)
         if taken.min() >= ENOUGH_S or taken.max() >= PATIENCE_S or size >= LAST_BYTES:
             break
         size, before = 4 * size, taken
     grown = (taken - before).clamp(min=0.5 * taken)  # a disturbed one must not look endlessly fast
-    return [float(0.75 * size / seconds) for seconds in grown]
+    return {dst: float(0.75 * size / seconds) for dst, seconds in zip(pairs.values(), grown, strict=True)}
 
 
-def _round_s(door: Door, device: torch.device, distance: int, size: int) -> torch.Tensor:
+def _round_s(door: Door, pairs: Mapping[int, int], device: torch.device, size: int) -> torch.Tensor:
     """Of each receiver, the quickest of a few: delays add."""
-    target, source = (door.rank + distance) % door.world_size, (door.rank - distance) % door.world_size
+    target = pairs.get(door.rank)
+    source = next((src for src, dst in pairs.items() if dst == door.rank), None)
     own = []
     for _ in range(REPEATS):
         _gathered(door, 0.0)  # all begin together
-        received = door.receive(size, source, channel=CHANNEL, device=device)
-        sent = door.send(torch.zeros(size, dtype=torch.uint8, device=device), target, channel=CHANNEL)
-        received.wait()
-        sent.wait()
-        own.append(received.seconds)
-    return _gathered(door, min(own))
+        received = None if source is None else door.receive(size, source, channel=CHANNEL, device=device)
+        sent = None
+        if target is not None:
+            sent = door.send(torch.zeros(size, dtype=torch.uint8, device=device), target, channel=CHANNEL)
+        if received is not None:
+            received.wait()
+            own.append(received.seconds)
+        if sent is not None:
+            sent.wait()
+    return _gathered(door, min(own, default=0.0))[list(pairs.values())]
 
 
 def _small_exchange_s(door: Door, device: torch.device) -> float:
