@@ -65,9 +65,10 @@ def test_the_door_counts_what_the_plan_says(strategy: str) -> None:
     assert planned == (2 * least if strategy == SEND_RECV else least)
 
 
-def test_a_rank_killed_in_the_middle_is_named_with_the_tensor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("placement", ["S0", "P"])
+def test_a_rank_killed_in_the_middle_is_named_with_the_tensor(tmp_path: Path, placement: str) -> None:
     with pytest.raises(RankFailed) as failed:
-        local.run(work.killed, str(tmp_path), workers=4)
+        local.run(work.killed, str(tmp_path), placement, workers=4)
     assert failed.value.rank == 2
     told = [(tmp_path / str(rank)).read_text() for rank in (0, 1, 3) if (tmp_path / str(rank)).exists()]
     assert told

@@ -296,13 +296,17 @@ def without_a_tensor(member: Member) -> bool:
     return True
 
 
-def killed(member: Member, folder: str) -> None:
+def killed(member: Member, folder: str, placement: str) -> None:
     """Rank 2 dies in the middle of something large; the others are told which, and what it carried."""
     with Door(member.store, limit_s=10) as door:
-        source = Layout((2,), (0, 1), ("S0",), (1 << 22,))
-        destination = Layout((2,), (2, 3), ("R",), (1 << 22,))
+        if placement == "P":
+            source = Layout((4,), (0, 1, 2, 3), ("P",), (1 << 21,))
+            destination = Layout((4,), (0, 1, 2, 3), ("R",), (1 << 21,))
+        else:
+            source = Layout((2,), (0, 1), ("S0",), (1 << 22,))
+            destination = Layout((2,), (2, 3), ("R",), (1 << 22,))
         made = plan(source, destination, itemsize=4, network=Network.even([0, 0, 1, 1]), name="weights")
-        own = torch.zeros(1 << 21) if member.rank < 2 else None
+        own = torch.zeros(1 << 21) if member.rank in source.ranks else None
         start(made, own, door, name="weights", dtype=torch.float32).wait()
         if member.rank == 2:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -3,7 +3,7 @@
 import threading
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from itertools import accumulate
 
@@ -17,7 +17,7 @@ from thinwire.crossmesh.regions import pack, place, unpack
 from thinwire.crossmesh.tasks import Reduction
 from thinwire.links import Door, Transfer
 
-COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+COMBINE: dict[str, Callable[..., Tensor]] = {
     "sum": torch.add,
     "avg": torch.add,
     "max": torch.maximum,
@@ -127,28 +127,40 @@ class Roles:
 
     def _add_up(self, number: int, reduction: Reduction, over: threading.Event) -> None:
         try:
-            own = self._packed(self.sources, reduction.tensor, reduction.region)
-            others = {rank: torch.empty_like(own) for rank in reduction.ranks if rank != self.me}
-            arriving = [
-                self._relay(reduction.tensor, data, rank, [], number, data.nbytes) for rank, data in others.items()
-            ]
-            for transfer in arriving:
-                transfer.wait(behind=True)
             layout = self.plan.tensors[reduction.tensor].source
             how = layout.reduction(layout.partial_axes[0])
             # In the order of ranks, whoever adds up: the same sum wherever it is made.
-            parts = [own if rank == self.me else others[rank] for rank in reduction.ranks]
-            total = parts[0]
-            for part in parts[1:]:
-                total = COMBINE[how](total, part)
+            parts = self._parts(number, reduction)
+            total = next(parts).clone()
+            for part in parts:
+                COMBINE[how](total, part, out=total)
+                del part  # before the next is posted
             if how == "avg":
-                total = (total / len(parts)).to(own.dtype)
+                total = (total / len(reduction.ranks)).to(total.dtype)
             unpack(total, self._summed[reduction.tensor], layout.tiles[self.me], reduction.region)
         except BaseException as error:
             self._error = self._error or error  # before anybody goes on with what is no sum
             raise
         finally:
             over.set()
+
+    def _parts(self, number: int, reduction: Reduction) -> Iterator[Tensor]:
+        """Of a sum, in the order of ranks; while one is added the next arrives, no more of them are in hand."""
+        own = self._packed(self.sources, reduction.tensor, reduction.region)
+
+        def post(rank: int) -> Callable[[], Tensor]:
+            if rank == self.me:
+                return lambda: own
+            into = torch.empty_like(own)
+            relay = self._relay(reduction.tensor, into, rank, [], number, into.nbytes)
+            return partial(relay.wait, behind=True)
+
+        arriving = post(reduction.ranks[0])
+        for rank in reduction.ranks[1:]:
+            upcoming = post(rank)
+            yield arriving()
+            arriving = upcoming
+        yield arriving()
 
     def _packed(self, held: Mapping[int, Tensor], tensor: int, region: Region) -> Tensor:
         return pack(held[tensor], self.plan.tensors[tensor].source.tiles[self.me], region)

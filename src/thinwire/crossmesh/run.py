@@ -1,9 +1,11 @@
 """Obey a plan: every rank does its part of each route, in the plan's order, a few at a time, through the door.
 
 No plan deadlocks: a rank begins routes in the one order that all share, and whatever a route waits for comes before it.
-Buffers are bounded: a rank has at most WORKERS pieces in hand. The source is only read.
+Buffers are bounded: a rank has at most WORKERS pieces in hand, and of one that it adds up the sum and two parts. The
+source is only read.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +29,20 @@ class Handle:
     ):
         self._door, self._channel, self._parts, self._finish = door, channel, parts, finish
 
+    def then(self, call: Callable[[], None]) -> None:
+        """Call it once all has gone well, on the thread that does the last part."""
+        left = itertools.count(len(self._parts) - 1, -1)
+
+        def ended(part: Future[None]) -> None:
+            # An error stops the count: whoever waits is told of it.
+            if part.exception() is None and next(left) == 0:
+                call()
+
+        for part in self._parts:
+            part.add_done_callback(ended)
+        if not self._parts:
+            call()
+
     def wait(self) -> dict[int, Tensor]:
         """This rank's tiles, by the tensor's place in the plan; those it has none of are left out."""
         start = time.perf_counter()
@@ -43,6 +59,9 @@ class Single:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
+
+    def then(self, call: Callable[[], None]) -> None:
+        self._handle.then(call)
 
     def wait(self) -> Tensor | None:
         """This rank's tile; None for a rank outside the destination."""

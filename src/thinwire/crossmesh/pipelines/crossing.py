@@ -5,6 +5,7 @@ Every rank of both stages starts each, in the same order: those of the sending s
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,7 +21,10 @@ from thinwire.links import Door
 
 @dataclass(frozen=True)
 class Crossing:
-    """`label` names its channels: `pipeline h1 forward`."""
+    """`label` names its channels: `pipeline h1 forward`.
+
+    With `receipts` a sender's wait ends when every receiver has all of it, not when its own kernel has taken it.
+    """
 
     edge: Edge
     label: str
@@ -29,6 +33,7 @@ class Crossing:
     network: Network
     door: Door
     device: torch.device | None = None  # that this rank computes on
+    receipts: bool = False
 
     def forward(self, kind: Kind, x: Tensor | None) -> Handle:
         return self._start(self.source, self.destination, kind, x, "forward")
@@ -49,10 +54,18 @@ class Crossing:
         return Kind.from_message(self.door.receive(MESSAGE_BYTES, self.source.ranks[0], channel=channel).wait())
 
     def _start(self, sender: StageRanks, receiver: StageRanks, kind: Kind, x: Tensor | None, away: str) -> Handle:
+        name = f"pipeline {self.label} {away}"
         layouts = sender.layout(kind.shape), receiver.layout(kind.shape)
-        return moved(
-            *layouts, kind.dtype, x, network=self.network, door=self.door, name=f"pipeline {self.label} {away}"
-        )
+        handle = moved(*layouts, kind.dtype, x, network=self.network, door=self.door, name=name, device=self.device)
+        if not self.receipts:
+            return handle
+        receipt, channel = torch.zeros(1, dtype=torch.uint8), f"{name} arrived"
+        if x is not None:
+            awaited = [self.door.receive(len(receipt), rank, channel=channel) for rank in receiver.ranks]
+            return All([handle, *awaited])
+        sends = [partial(self.door.send, receipt, rank, channel=channel) for rank in sender.ranks]
+        handle.then(lambda: All([send() for send in sends]).wait())
+        return handle
 
 
 def crossings(
@@ -61,13 +74,15 @@ def crossings(
     network: Network,
     door: Door,
     device: torch.device | None = None,
+    receipts: bool = False,
 ) -> dict[Edge, Crossing]:
     """Of all edges; one whose tensor has several destinations names its own in its channels."""
     names = [edge.name for edge in edges]
     made = {}
     for edge in edges:
         label = f"{edge.name}>{edge.destination}" if names.count(edge.name) > 1 else edge.name
-        made[edge] = Crossing(edge, label, stages[edge.source], stages[edge.destination], network, door, device)
+        ends = stages[edge.source], stages[edge.destination]
+        made[edge] = Crossing(edge, label, *ends, network, door, device, receipts)
     return made
 
 
@@ -92,7 +107,7 @@ def moved(
     door: Door,
     name: str,
     device: torch.device | None = None,
-) -> Handle:
+) -> Single:
     """From layout to layout; `wait` gives this rank's tile, or None where it has none."""
     way = plan(source, destination, itemsize=dtype.itemsize, network=network, name=name)
     sources = {} if x is None else {0: x}

@@ -40,6 +40,7 @@ class Pipeline:
                 usual) or each works on all of it (R).
     reduction   what `loss` does over the rows it is given: "mean" or "sum".
     tied        weights that are one although they live in several stages: for each, its name in every such stage.
+    blocking    a stage stands still until what it sends has arrived, and its receivers have said so.
     least_s     makes actions of a kind last at least so long: an emulated host's pace.
     """
 
@@ -72,7 +73,7 @@ class Pipeline:
         self._reduction, self._least_s = reduction, dict(least_s or {})
         network = network or Network.even(range(door.world_size))
         device = next((each.device for each in module.parameters()), None)
-        self._crossings = crossings(self.edges, stages, network, door, device)
+        self._crossings = crossings(self.edges, stages, network, door, device, receipts=blocking)
         self._incoming = [edge for edge in self.edges if edge.destination == self.stage]
         self._outgoing = [edge for edge in self.edges if edge.source == self.stage]
         actions = schedule.stages[self.stage]

@@ -96,7 +96,18 @@ class Weights:
                     x = own if source == self._stage else None
                     name = f"pipeline tied {number} {source}>{target}"
                     handles[source, target] = moved(
-                        there, here, weight.dtype, x, network=self._network, door=self._door, name=name
+                        there,
+                        here,
+                        weight.dtype,
+                        x,
+                        network=self._network,
+                        door=self._door,
+                        name=name,
+                        device=weight.device,
                     )
-        arrived = {source: handle.wait() for (source, target), handle in handles.items()}
-        weight.grad = torch.stack([own if end == self._stage else arrived[end] for end in ends]).sum(dim=0)
+        parts = {self._stage: own}
+        for (source, _), handle in handles.items():
+            tile = handle.wait()
+            if tile is not None:
+                parts[source] = tile
+        weight.grad = torch.stack([parts[end] for end in ends]).sum(dim=0)
