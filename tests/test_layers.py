@@ -22,8 +22,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {"graphs"} | PARTS | FOUNDATION,
     **{technique: {"training", "graphs"} | PARTS | FOUNDATION for technique in TECHNIQUES},
     "report": FOUNDATION,
+    "forecast": TECHNIQUES | {"bench", "training", "graphs"} | PARTS | FOUNDATION,
     "bench": TECHNIQUES | {"training", "graphs"} | PARTS | FOUNDATION,
-    "cli": TECHNIQUES | {"bench", "report", "training", "graphs"} | PARTS | FOUNDATION,
+    "cli": TECHNIQUES | {"bench", "forecast", "report", "training", "graphs"} | PARTS | FOUNDATION,
     "__main__": {"cli"},
     "__init__": set(),
 }

@@ -1,4 +1,4 @@
-"""`thinwire plan`: what it foretells is what a run then counts; and what it can't answer it refuses."""
+"""`thinwire plan minibatch`: what it foretells is what a run then counts; and what it can't answer it refuses."""
 
 import json
 import subprocess
@@ -16,7 +16,11 @@ def test_foretold_before_any_run_and_counted_in_it(tmp_path: Path) -> None:
     said = tmp_path / "plan.json"
     more = ["--caches", "0,0.2,2", "--policies", "vip,degree", "--json", str(said)]
     done = subprocess.run(
-        [*THINWIRE, "plan", *DATA, *SAMPLING, *more], capture_output=True, text=True, timeout=60, check=True
+        [*THINWIRE, "plan", "minibatch", *DATA, *SAMPLING, *more],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert "rows fetched" in done.stdout
     plan = json.loads(said.read_text())
@@ -43,6 +47,8 @@ def test_foretold_before_any_run_and_counted_in_it(tmp_path: Path) -> None:
     ],
 )
 def test_what_it_can_not_answer(options: list[str], told: str) -> None:
-    done = subprocess.run([*THINWIRE, "plan", *options], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [*THINWIRE, "plan", "minibatch", *options], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 2
     assert told in done.stderr

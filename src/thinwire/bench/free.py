@@ -31,6 +31,6 @@ class FreeDoor(Door):
         return self._over(channel, x)
 
     def _over(self, channel: str, result: T) -> Transfer[T]:
-        transfer, _ = self._enter(channel, {}, 0, lambda: result)
+        transfer, _ = self._enter("free", channel, {}, 0, lambda: result)
         transfer.end()
         return transfer

@@ -14,8 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from thinwire.bench import (
     bits,
     convergence,
@@ -33,6 +31,7 @@ from thinwire.bench import (
 from thinwire.bench.case import Case
 from thinwire.launch import Lab, LabUnavailable, Member, RankFailed
 from thinwire.links import Door
+from thinwire.links.telling import tell
 
 
 class Workload(Protocol):
@@ -62,6 +61,7 @@ WORKLOADS: dict[str, Workload] = {
 WHOLE = ("training", "convergence")
 LOOK_S = 0.2
 EVENTS = "events.jsonl"
+CHANNEL = "harness"
 
 
 @dataclass(frozen=True)
@@ -177,29 +177,20 @@ def _rank(member: Member, case: Case, folder: str) -> None:
 def _step(door: Door, workload: Workload, method: str, prepared: Any, case: Case, repeat: int) -> dict[str, Any]:
     """One turn of a method; seconds of the slowest rank, bytes of all."""
     door.step = repeat
-    _tell(door, None)  # all start together
+    tell(door, None, channel=CHANNEL)  # all start together
     door.books.take()
     start = time.perf_counter()
     facts = workload.step(door, method, prepared, case, case.seed + repeat + 1)
     seconds = time.perf_counter() - start
     books = door.books.take()
     sent = {name: book.bytes_sent for name, book in books.items()}
-    told = _tell(door, [seconds, sum(book.exposed_s for book in books.values()), sent])
+    told = tell(door, [seconds, sum(book.exposed_s for book in books.values()), sent], channel=CHANNEL)
     units = workload.units(method, case.settings)
     slowest = max(told, key=lambda each: float(each[0]))
     names = sorted({name for _, _, own in told for name in own})  # ranks need not have used the same
     channels = {name: int(sum(own.get(name, 0) for _, _, own in told) / units) for name in names}
     line = {"method": method, "repeat": repeat, "seconds": slowest[0] / units, "exposed_s": slowest[1] / units}
     return line | {"bytes": sum(channels.values()), "channels": channels} | facts
-
-
-def _tell(door: Door, value: Any) -> list[Any]:
-    """Everybody's, by rank."""
-    mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    size = torch.tensor([mine.nbytes])
-    sizes = door.all_gather(size, [size.nbytes] * door.world_size, channel="harness").wait()
-    told = door.all_gather(mine, [int(one.clone().view(torch.int64)) for one in sizes], channel="harness").wait()
-    return [json.loads(bytes(one.tolist())) for one in told]
 
 
 def _watch(events: Path, case: Case, over: threading.Event, on_progress: Callable[[float, str], None]) -> None:

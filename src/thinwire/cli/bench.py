@@ -13,7 +13,8 @@ from thinwire import artifacts
 from thinwire.bench import batches, harness
 from thinwire.bench import codec as codec_bench
 from thinwire.bench.case import load_case
-from thinwire.cli import progress, tables
+from thinwire.cli import forecasts, progress, tables
+from thinwire.forecast import check
 from thinwire.launch import lab
 
 CODEC = "codec"
@@ -68,7 +69,8 @@ class Bench:
         if self.case not in (CODEC, BATCHES):
             if not self.case.endswith(".toml"):
                 raise ValueError(f"there is no case {self.case!r}; give codec, batches or a case file (.toml)")
-            harness.check(load_case(Path(self.case)))
+            case = load_case(Path(self.case))
+            (check.check if case.workload == check.WORKLOAD else harness.check)(case)
             return
         for name in ("rows", "columns", "threads", "repeats"):
             if getattr(self, name) < 1:
@@ -118,8 +120,11 @@ class Bench:
     def _case(self, console: Console) -> tuple[dict[str, Any], int, int]:
         case = load_case(Path(self.case))
         with progress.bar(case.name) as on_progress:
-            result = harness.run(case, on_progress=on_progress)
+            measure = check.run if case.workload == check.WORKLOAD else harness.run
+            result = measure(case, on_progress=on_progress)
         console.print(tables.methods(result))
+        if case.workload == check.WORKLOAD:
+            console.print(forecasts.off(result, *check.errors(result.rows)), highlight=False)
         if problems := tables.problems(result):
             console.print(problems)
         for line in tables.thinner(result):

@@ -12,6 +12,9 @@ from thinwire.cli.bench import Bench
 from thinwire.cli.doctor import Doctor
 from thinwire.cli.partition import Partition
 from thinwire.cli.plan import Plan
+from thinwire.cli.plan_gradients import PlanGradients
+from thinwire.cli.plan_minibatch import PlanMinibatch
+from thinwire.cli.plan_reshard import PlanReshard
 from thinwire.cli.profile import Profile
 from thinwire.cli.train import Train
 
@@ -36,6 +39,19 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "bench": Bench,
     "doctor": Doctor,
 }
+# A word after `plan`; without one, training's methods.
+PLANS: dict[str, Callable[..., Command]] = {
+    "minibatch": PlanMinibatch,
+    "gradients": PlanGradients,
+    "reshard": PlanReshard,
+}
+
+
+def _parsed(arguments: list[str]) -> Command:
+    commands, prog = COMMANDS, "thinwire"
+    if arguments[:1] == ["plan"] and (word := arguments[1] if len(arguments) > 1 else "") in PLANS:
+        commands, arguments = {"plan": PLANS[word]}, ["plan", *arguments[2:]]
+    return tyro.extras.subcommand_cli_from_dict(commands, prog=prog, description=ABOUT, args=arguments)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -46,7 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
         console.print(f"thinwire {__version__}", highlight=False)
         return
     try:
-        command = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="thinwire", description=ABOUT, args=arguments)
+        command = _parsed(arguments)
         command.verify()
         seat = launch.seat_from_torchrun()
         if seat is not None and seat.rank != 0:

@@ -1,6 +1,5 @@
 """`thinwire doctor`."""
 
-import os
 import platform
 import shutil
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from rich.table import Table
 from thinwire import __version__, artifacts
 from thinwire.codecs.kernels import native
 from thinwire.launch import lab
+from thinwire.training import machine
 
 GOOD, MISSING, NOTE = "ok", "missing", "note"
 COLOURS = {GOOD: "green", MISSING: "yellow", NOTE: "cyan"}
@@ -81,7 +81,7 @@ def _native() -> Finding:
 
 
 def _cores() -> Finding:
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = machine.cores()
     if count == 1:
         return Finding("cores", NOTE, "1", "ranks will take turns on it, and nothing can hide behind anything")
     return Finding("cores", GOOD, f"{count}; ranks use one thread each where they fill the cores")

@@ -1,6 +1,5 @@
 """`thinwire plan`."""
 
-import math
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,112 +8,77 @@ from typing import Annotated, Any, ClassVar, Literal
 import tyro
 from rich.console import Console
 
-from thinwire import artifacts, graphs, minibatch
-from thinwire.cli import plan_gradients, tables
-from thinwire.cli.train import Rows
-from thinwire.gradients.algorithms import algorithm
+from thinwire import artifacts, graphs
+from thinwire.bench import methods
+from thinwire.cli import forecasts
+from thinwire.forecast import METHODS, even
+from thinwire.forecast.here import foretell
 from thinwire.launch import lab
-from thinwire.minibatch import predict
-from thinwire.minibatch.policies import Question, capacity, choose, worth
-from thinwire.minibatch.rows import RowFormat
-from thinwire.minibatch.schedule import schedule_of
-from thinwire.training.job import Job
-
-# Those that need no sampling.
-POLICIES = ("vip", "degree", "halo", "paths")
+from thinwire.links.cost import CostModel, read_cost
+from thinwire.training import machine
 
 
 @dataclass
 class Plan:
-    """Say what a run will send and hold, or how long its steps will take, before it runs.
+    """Say what each method would take here, before training, and which one to choose.
 
-    thinwire plan --workers 4                          minibatch training by cache: a synthetic graph on four ranks
+    thinwire plan --hosts 8 --rate 1gbit               eight machines on gigabit Ethernet, a synthetic graph
 
-    thinwire plan --data shards --caches 0,0.1,0.5     a graph that `thinwire partition` has written
+    thinwire plan --data shards --profile profile.json  a graph in parts, wires that were measured
 
-    thinwire plan gradients --hosts 4 --rate 100mbit   a network's gradients: how to group and compress them (root)
+    thinwire plan --workers 4                          ranks on this machine
 
-    thinwire plan gradients --network my.module:make   your own: make() returns (model, batch, loss_fn)
+    Others, each with its --help: thinwire plan minibatch (what a cache saves), plan gradients (any network's fusion and
+    codecs), plan reshard (a tensor between two meshes).
     """
 
     joins: ClassVar[bool] = False
-    technique: tyro.conf.Positional[Literal["minibatch", "gradients"]] = "minibatch"
-    """What to plan."""
-    network: Annotated[str, tyro.conf.arg(metavar="NAME")] = "resnet"
-    """gradients: resnet, gpt, or package.module:function."""
-    codec: Annotated[str, tyro.conf.arg(metavar="CODECS")] = "auto"
-    """gradients: topk:0.01, sign, ..., several with commas between; auto chooses, and may say none."""
-    hosts: int = 0
-    """gradients: emulated hosts instead of ranks on this machine, one rank each."""
-    rate: Annotated[str, tyro.conf.arg(metavar="RATE")] = "1gbit"
-    """gradients: rate of each emulated host's link, both ways."""
-    trace: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """gradients: write the predicted and a measured step, for ui.perfetto.dev."""
     data: str = "synthetic"
     """A graph by name (synthetic:..., planetoid:cora, graph.npz), or a folder that `thinwire partition` has written."""
+    hosts: int = 0
+    """Machines, one rank each. They need not be here: a rehearsal on this machine stands for them."""
+    rate: Annotated[str, tyro.conf.arg(metavar="RATE")] = "1gbit"
+    """Of each machine's link, both ways."""
+    profile: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """What `thinwire profile` measured between the ranks, instead of --rate."""
     workers: int = 2
-    """Ranks; of a shard folder, its parts."""
+    """Ranks on this machine, without --hosts and --profile."""
+    cores: int | None = None
+    """That all ranks share; 0: each has its own. (0; of ranks on this machine its cores)"""
+    methods: Annotated[str, tyro.conf.arg(metavar="LIST")] = ",".join(METHODS)
+    """Which to compare, with options, like "exact,sylvie --bits 2"."""
     model: Literal["sage", "gcn", "gat", "gin"] = "sage"
-    """Kind of layers, whose weights' gradients are sent too."""
+    """Kind of layers."""
     layers: int = 3
     """How many."""
     hidden: int = 128
     """How wide."""
-    batch: int = 1024
-    """Seeds of a rank in a step, at most."""
-    fanouts: Annotated[str, tyro.conf.arg(metavar="LIST")] = ""
-    """Neighbours drawn by each hop, from the seeds outwards; -1 all. (15,10,5)"""
-    caches: Annotated[str, tyro.conf.arg(metavar="LIST")] = "0,0.01,0.05,0.1,0.2,0.5,1"
-    """Replication factors."""
-    policies: Annotated[str, tyro.conf.arg(metavar="LIST")] = "vip"
-    """Which rows to cache: some of vip,degree,halo,paths."""
-    rows: Rows = "auto"
-    """How rows of features travel. (as they are stored)"""
     seed: int = 0
-    """Seed of the partition."""
+    """Seed of the partition, weights and rounding."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result to this file."""
 
     def verify(self) -> None:
         if self.json is not None:
             artifacts.check_writable(self.json)
-        for name in ("workers", "layers", "hidden", "batch"):
+        for name in ("workers", "layers", "hidden"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} is {getattr(self, name)}; give 1 or more")
-        if self.technique == "gradients":
-            self._verify_gradients()
-            return
-        self._alphas()
-        self._plan()
-        for policy in self.policies.split(","):
-            if policy not in POLICIES:
-                raise ValueError(f"--policies {self.policies}; give some of {', '.join(POLICIES)}")
-
-    def _verify_gradients(self) -> None:
+        for name in ("hosts", "cores"):
+            if (getattr(self, name) or 0) < 0:
+                raise ValueError(f"--{name} is {getattr(self, name)}; give 1 or more, or leave it out")
         lab.parse_rate(self.rate)
-        if self.hosts < 0:
-            raise ValueError(f"--hosts is {self.hosts}; give 1 or more, or leave it out for ranks on this machine")
-        if self.hosts and (problem := lab.missing()):
-            raise ValueError(problem)
-        if self.trace is not None:
-            artifacts.check_writable(self.trace)
-        for codec in () if self.codec == "auto" else self.codec.split(","):
-            algorithm(codec)
+        if self.profile is not None and (self.hosts or self.rate != Plan.rate):
+            raise ValueError(
+                "--profile says how many ranks there are and how fast their links; leave --hosts and --rate out"
+            )
+        if not self.hosts and self.rate != Plan.rate:
+            raise ValueError(f"--rate {self.rate}: of how many machines? Give --hosts")
+        methods.check(tuple(self._methods()), self._settings(), {})
+        self._cost()
 
     def run(self, console: Console) -> None:
-        if self.technique == "gradients":
-            plan_gradients.run(
-                console,
-                network=self.network,
-                codec=self.codec,
-                workers=self.workers,
-                hosts=self.hosts,
-                rate=self.rate,
-                seed=self.seed,
-                trace=self.trace,
-                json=self.json,
-            )
-            return
+        cost, ranks = self._cost(), self._ranks()
         with (
             tempfile.TemporaryDirectory(prefix="thinwire-plan-") as made,
             Console(stderr=True).status("plan") as status,
@@ -122,66 +86,48 @@ class Plan:
             folder = Path(self.data)
             if not graphs.is_shard_folder(folder):
                 folder = Path(made) / "shards"
-                settings = graphs.Settings(self.workers, seed=self.seed)
-                graphs.prepare(self.data, settings, folder, on_phase=status.update)
-            status.update("how likely each vertex is in a batch")
-            result = self._planned(folder)
-        console.print(tables.caches(result))
+                graphs.prepare(self.data, graphs.Settings(ranks, seed=self.seed), folder, on_phase=status.update)
+            elif (parts := graphs.read_manifest(folder).num_parts) != ranks:
+                raise ValueError(f"{folder} has {parts} parts, the plan is for {ranks} ranks; partition again")
+            status.update(f"rehearsal of {len(self._methods())} methods on {ranks} ranks")
+            found = foretell(
+                str(folder.resolve()),
+                self._settings(),
+                ranks=ranks,
+                cost=cost,
+                cores=self._cores(),
+                methods=self._methods(),
+                seed=self.seed,
+            )
+        console.print(forecasts.table(found, f"{self.model} on {self.data}, {self._where(ranks)}"))
+        console.print(forecasts.chart(found))
+        console.print(f"recommended: thinwire train --method {found.recommended}", highlight=False)
         if self.json is not None:
-            artifacts.write_json(self.json, {**artifacts.stamp(seed=self.seed, world_size=result["parts"]), **result})
+            content = {**artifacts.stamp(seed=self.seed, world_size=ranks), "data": self.data, **found.to_json()}
+            artifacts.write_json(self.json, content)
             console.print(f"written: {self.json}", highlight=False)
 
-    def _planned(self, folder: Path) -> dict[str, Any]:
-        plan, topology = self._plan(), minibatch.Topology.read(folder)
-        shard = graphs.read_shard(folder, 0)
-        row_format = RowFormat.of(plan.rows, shard.x)
-        n = topology.num_parts
-        members = topology.members(graphs.TRAIN)
-        questions = [
-            Question(topology, schedule_of(members, part, plan.batch, plan.seed), plan.fanouts, 1) for part in range(n)
-        ]
-        steps = questions[0].schedule.steps
-        gradients = n * steps * self._gradient_bytes(plan, shard, n)
-        largest = int(max(topology.starts[1:] - topology.starts[:-1]))
-        found = []
-        for policy in self.policies.split(","):
-            best = [worth(policy, question) for question in questions]
-            for alpha in self._alphas():
-                room = capacity(alpha, topology.num_nodes, n)
-                kept = [choose(each, room) for each in best]
-                rows = [predict.rows_of(question, ids) for question, ids in zip(questions, kept, strict=True)]
-                traffic = predict.traffic(rows, steps, row_format)
-                held = largest + max(len(ids) for ids in kept)
-                found.append(
-                    {
-                        "method": f"salient --cache {alpha:g} --cache-policy {policy}",
-                        "cache": alpha,
-                        "cache_policy": policy,
-                        "remote_rows": int(traffic.rows),
-                        "bytes_per_epoch": int(traffic.feature_bytes + gradients),
-                        "feature_rows_held": held,
-                        "memory_bytes": int(held * shard.x.shape[1] * shard.x.element_size() + topology.nbytes),
-                    }
-                )
-        return {"data": self.data, "parts": n, "steps": steps, "gradient_bytes": gradients, "rows": found}
+    def _methods(self) -> list[str]:
+        return [word.strip() for word in self.methods.split(",") if word.strip()]
 
-    def _gradient_bytes(self, plan: minibatch.Plan, shard: graphs.Shard, world_size: int) -> int:
-        from thinwire.training.gradients import bytes_of
-        from thinwire.training.models import build  # with PyG
+    def _settings(self) -> dict[str, Any]:
+        return {"model": self.model, "layers": self.layers, "hidden": self.hidden}
 
-        job = Job(plan=plan, data=self.data, model=self.model, layers=self.layers, hidden=self.hidden)
-        made = build(job, num_features=shard.x.shape[1], num_classes=shard.num_classes)
-        return bytes_of(made.parameters(), world_size)
+    def _cost(self) -> CostModel | None:
+        if self.profile is not None:
+            return read_cost(str(self.profile))
+        return even(self.hosts, lab.parse_rate(self.rate)) if self.hosts else None
 
-    def _alphas(self) -> list[float]:
-        try:
-            alphas = [float(word) for word in self.caches.split(",")]
-        except ValueError:
-            alphas = [-1.0]
-        if not all(0 <= alpha < math.inf for alpha in alphas):
-            raise ValueError(f"--caches {self.caches}; give replication factors, like 0,0.1,0.5")
-        return alphas
+    def _ranks(self) -> int:
+        cost = self._cost()
+        return self.workers if cost is None else cost.world_size
 
-    def _plan(self) -> minibatch.Plan:
-        fanouts = minibatch.Plan.fanouts_for(self.layers, self.fanouts)
-        return minibatch.Plan(batch=self.batch, fanouts=fanouts, rows=self.rows, seed=self.seed)
+    def _cores(self) -> int | None:
+        if self.cores is not None:
+            return self.cores or None
+        return machine.cores() if self._cost() is None else None
+
+    def _where(self, ranks: int) -> str:
+        if self.profile is not None:
+            return f"{ranks} ranks of {self.profile.name}"
+        return f"{ranks} machines at {self.rate}" if self.hosts else f"{ranks} ranks on this machine"

@@ -1,50 +1,85 @@
 """`thinwire plan gradients`: groups, codecs and the predicted step of a network's gradients, beside the usual ways."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
+import tyro
 from rich.console import Console
 
 from thinwire import artifacts, launch
 from thinwire.bench import fusion
 from thinwire.cli import tables
 from thinwire.gradients import Plan
+from thinwire.gradients.algorithms import algorithm
 from thinwire.gradients.hook import MeasuredGroup
 from thinwire.gradients.trace import write_trace
-from thinwire.launch import Lab
+from thinwire.launch import Lab, lab
 
 
-def run(
-    console: Console,
-    *,
-    network: str,
-    codec: str,
-    workers: int,
-    hosts: int,
-    rate: str,
-    seed: int,
-    trace: Path | None,
-    json: Path | None,
-) -> None:
-    where = f"{hosts} emulated hosts at {rate}" if hosts else f"{workers} ranks on this machine"
-    with Console(stderr=True, quiet=console.quiet).status(f"{network} on {where}: profile, plan, a few steps"):
-        if hosts:
-            with Lab(hosts, rate=rate) as lab:
-                found = lab.run(fusion.rank, network, codec, seed)[0]
-        else:
-            found = launch.run(fusion.rank, network, codec, seed, workers=workers)[0]
-    if console.quiet:  # one rank of many: the first one tells
-        return
-    plan: Plan = found["plan"]
-    console.print(tables.groups(plan, f"gradients of {network}, {where}"))
-    console.print(tables.fusions(plan, found["measured_s"]))
-    if trace is not None:
-        write_trace(trace, plan, [MeasuredGroup(**row) for row in found["times"]])
-        console.print(f"written: {trace}, for ui.perfetto.dev", highlight=False)
-    if json is not None:
-        artifacts.write_json(json, {**artifacts.stamp(seed=seed, world_size=plan.world_size), **content(found)})
-        console.print(f"written: {json}", highlight=False)
+@dataclass
+class PlanGradients:
+    """Say which gradients of a network to send together, by which codec, and how long a step will take.
+
+    thinwire plan gradients --hosts 4 --rate 100mbit   emulated hosts (root)
+
+    thinwire plan gradients --network my.module:make   your own: make() returns (model, batch, loss_fn)
+
+    thinwire plan gradients --trace trace.json         the timeline, for ui.perfetto.dev
+    """
+
+    joins: ClassVar[bool] = False
+    network: Annotated[str, tyro.conf.arg(metavar="NAME")] = "resnet"
+    """resnet, gpt, or package.module:function."""
+    codec: Annotated[str, tyro.conf.arg(metavar="CODECS")] = "auto"
+    """topk:0.01, sign, ..., several with commas between; auto chooses, and may say none."""
+    workers: int = 2
+    """Ranks on this machine."""
+    hosts: int = 0
+    """Emulated hosts instead, one rank each."""
+    rate: Annotated[str, tyro.conf.arg(metavar="RATE")] = "1gbit"
+    """Rate of each emulated host's link, both ways."""
+    seed: int = 0
+    """Seed of weights and data."""
+    trace: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the predicted and a measured step, for ui.perfetto.dev."""
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the result to this file."""
+
+    def verify(self) -> None:
+        for path in (self.json, self.trace):
+            if path is not None:
+                artifacts.check_writable(path)
+        if self.workers < 1:
+            raise ValueError(f"--workers is {self.workers}; give 1 or more")
+        lab.parse_rate(self.rate)
+        if self.hosts < 0:
+            raise ValueError(f"--hosts is {self.hosts}; give 1 or more, or leave it out for ranks on this machine")
+        if self.hosts and (problem := lab.missing()):
+            raise ValueError(problem)
+        for codec in () if self.codec == "auto" else self.codec.split(","):
+            algorithm(codec)
+
+    def run(self, console: Console) -> None:
+        where = f"{self.hosts} emulated hosts at {self.rate}" if self.hosts else f"{self.workers} ranks on this machine"
+        with Console(stderr=True, quiet=console.quiet).status(f"{self.network} on {where}: profile, plan, a few steps"):
+            if self.hosts:
+                with Lab(self.hosts, rate=self.rate) as hosts:
+                    found = hosts.run(fusion.rank, self.network, self.codec, self.seed)[0]
+            else:
+                found = launch.run(fusion.rank, self.network, self.codec, self.seed, workers=self.workers)[0]
+        if console.quiet:  # one rank of many: the first one tells
+            return
+        plan: Plan = found["plan"]
+        console.print(tables.groups(plan, f"gradients of {self.network}, {where}"))
+        console.print(tables.fusions(plan, found["measured_s"]))
+        if self.trace is not None:
+            write_trace(self.trace, plan, [MeasuredGroup(**row) for row in found["times"]])
+            console.print(f"written: {self.trace}, for ui.perfetto.dev", highlight=False)
+        if self.json is not None:
+            stamp = artifacts.stamp(seed=self.seed, world_size=plan.world_size)
+            artifacts.write_json(self.json, {**stamp, **content(found)})
+            console.print(f"written: {self.json}", highlight=False)
 
 
 def content(found: dict[str, Any]) -> dict[str, Any]:

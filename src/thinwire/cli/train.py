@@ -10,15 +10,20 @@ import tyro
 from rich.console import Console
 
 from thinwire import artifacts, fullgraph, graphs, launch, minibatch
-from thinwire.cli import tables
+from thinwire.cli import forecasts, tables
 from thinwire.cli.watch import watched
+from thinwire.forecast import METHODS, Forecast, even
+from thinwire.forecast.here import foretell
 from thinwire.fullgraph.rank import work as train_on_all
 from thinwire.launch import Lab, lab
 from thinwire.links.cost import read_cost
 from thinwire.minibatch.rank import work as train_on_batches
+from thinwire.training import machine
 from thinwire.training.job import Job
+from thinwire.training.run import FAILED, PLAN
 
 Method = Literal["exact", "pipe", "sylvie", "adaqp", "salient"]
+AUTO = "auto"
 Policy = Literal["vip", "degree", "halo", "paths", "simulation", "oracle", "none"]
 Rows = Literal["auto", "float32", "float16", "uniform:8", "uniform:4", "uniform:2", "uniform:1"]
 
@@ -32,6 +37,8 @@ class Train:
     thinwire train --method sylvie --against exact     one-bit messages, beside float32
 
     thinwire train --method adaqp --out run            bits chosen for each message; see run/plan.1.json
+
+    thinwire train --method auto --hosts 4 --rate 100mbit  whichever `thinwire plan` recommends there
 
     thinwire train --method salient --cache 0.16       sampled batches, features in parts, a cache
 
@@ -57,8 +64,8 @@ class Train:
     """What stands between them."""
     mode: Literal["fullgraph", "minibatch"] | None = None
     """All nodes at once, or sampled batches; as the method says. (minibatch alone is --method salient)"""
-    method: Method = "exact"
-    """What crosses the wire, and when."""
+    method: Method | Literal["auto"] = "exact"
+    """What crosses the wire, and when; auto rehearses all that train on the whole graph, and takes the fastest."""
     against: Method | None = None
     """Train by this method first, on the same shards, and show both."""
     bits: int = 1
@@ -135,7 +142,8 @@ class Train:
             self.method = "salient"
         if self.mode is not None and (self.mode == "minibatch") != (self.method == "salient"):
             raise ValueError(f"--mode {self.mode} and --method {self.method} do not go together; leave --mode out")
-        self._plan(self.method)
+        if self.method != AUTO:
+            self._plan(self.method)
         if self.against is not None:
             self._plan(self.against)
         self._expect_used()
@@ -150,7 +158,9 @@ class Train:
 
     def run(self, console: Console) -> None:
         with tempfile.TemporaryDirectory(prefix="thinwire-train-") as folder:
-            job = self._job(Path(folder))
+            shards = self._own_shards(Path(folder))
+            forecast = self._settle_method(shards, console) if self.method == AUTO else {}
+            job = replace(self._job(shards), forecast=forecast)
             other = None
             if self.against is not None:
                 beside = replace(job, plan=self._plan(self.against), out="", resume=False)
@@ -210,7 +220,7 @@ class Train:
         artifacts.check_writable(self.out / "plan.json")
         (self.out / "events.jsonl").touch()
 
-    def _plan(self, method: Method) -> fullgraph.Plan | minibatch.Plan:
+    def _plan(self, method: str) -> fullgraph.Plan | minibatch.Plan:
         if method == "salient":
             return self._sampling_plan()
         return fullgraph.Plan(
@@ -239,13 +249,45 @@ class Train:
             seed=self.seed,
         )
 
-    def _job(self, folder: Path) -> Job[Any]:
-        # In a job of torchrun's, each machine sees to its own shards.
+    def _own_shards(self, folder: Path) -> str:
+        """In a job of torchrun's, each machine sees to its own: none are named."""
         joins = launch.seat_from_torchrun() is not None and not graphs.is_shard_folder(Path(self.data))
+        return "" if joins else str(self._shards(folder))
+
+    def _settle_method(self, shards: str, console: Console) -> dict[str, Any]:
+        """Turn auto into a method: that of the run which goes on, or the one that is foretold to be the fastest."""
+        if self.resume and (kept := Path(self.out or "") / PLAN).exists():
+            plan = json.loads(kept.read_text())["plan"]
+            self.method, self.staleness = plan["method"], plan["staleness"]
+            return {}
+        with Console(stderr=True, quiet=console.quiet).status("rehearsal: which method is the fastest here?"):
+            found = self._foretold(shards)
+        name, *words = found.recommended.split()
+        self.method = name  # type: ignore[assignment]
+        if words:
+            self.staleness = int(words[1])  # type: ignore[assignment]
+        console.print(forecasts.table(found, f"--method auto: {found.recommended}"))
+        return found.to_json()
+
+    def _foretold(self, shards: str) -> Forecast:
+        names = ("data", "model", "layers", "hidden", "dropout", "norm")
+        joins = launch.seat_from_torchrun() is not None
+        cost = read_cost(str(self.profile or ""))
+        return foretell(
+            shards,
+            {name: getattr(self, name) for name in names},
+            ranks=self.hosts or self.workers,
+            cost=cost or (even(self.hosts, lab.parse_rate(self.rate)) if self.hosts else None),
+            cores=None if joins else machine.cores(),
+            methods=[method for method in METHODS if method != "salient"],
+            seed=self.seed,
+        )
+
+    def _job(self, shards: str) -> Job[Any]:
         return Job(
             plan=self._plan(self.method),
             data=self.data,
-            shards="" if joins else str(self._shards(folder)),
+            shards=shards,
             model=self.model,
             layers=self.layers,
             hidden=self.hidden,
@@ -258,7 +300,15 @@ class Train:
             checkpoint_every=self.checkpoint_every,
             resume=self.resume,
             resume_epoch=self.resume_epoch,
+            launch=self._launch(),
         )
+
+    def _launch(self) -> dict[str, Any]:
+        if self.hosts:
+            return {"kind": "lab", "hosts": self.hosts, "rate": self.rate}
+        if (seat := launch.seat_from_torchrun()) is not None:
+            return {"kind": "torchrun", "ranks": seat.world_size}
+        return {"kind": "local", "ranks": self.workers}
 
     def _shards(self, folder: Path) -> Path:
         """Given, or kept by the run that this one goes on with, or made now."""
@@ -283,8 +333,15 @@ class Train:
     def _train(self, job: Job[Any], console: Console, events: Path) -> dict[str, Any]:
         job = replace(job, events=str(events.resolve()))
         work = train_on_batches if job.plan.method == "salient" else train_on_all
-        with watched(events, job.plan.method, self.epochs, console):
-            if self.hosts:
-                with Lab(self.hosts, rate=self.rate) as hosts:
-                    return dict(hosts.run(work, job)[0])
-            return dict(launch.run(work, job, workers=self.workers)[0])
+        try:
+            with watched(events, job.plan.method, self.epochs, console):
+                if self.hosts:
+                    with Lab(self.hosts, rate=self.rate) as hosts:
+                        return dict(hosts.run(work, job)[0])
+                return dict(launch.run(work, job, workers=self.workers)[0])
+        except launch.RankFailed as error:
+            if job.out and not console.quiet:
+                # For the report of what there is.
+                stamp = artifacts.stamp(seed=self.seed, world_size=self.hosts or self.workers)
+                artifacts.write_json(Path(job.out) / FAILED, {**stamp, "error": error.reason or str(error)})
+            raise

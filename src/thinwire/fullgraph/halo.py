@@ -60,12 +60,6 @@ class Halo:
         """adaqp: whether a message counts by what comes back for it; else by the matrix that reads it."""
         return self.reads is None or self.clock.plan.weigh == "gradient"
 
-    def take_values_sent(self) -> int:
-        """Values that the method sent since the last call: 4 bytes each they would have been in float32."""
-        sent = self.forward.values_sent + self.backward.values_sent
-        self.forward.values_sent = self.backward.values_sent = 0
-        return sent
-
     def travels(self, x_ND: Tensor) -> bool:
         """Whether these rows go by the method's way, there and back; else they are fetched in full."""
         return x_ND.requires_grad and self.door.world_size > 1

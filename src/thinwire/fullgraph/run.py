@@ -43,7 +43,9 @@ class Run(run.Run):
         self._assigned: dict[str, Any] | None = None
 
     def first_plan(self) -> dict[str, Any]:
-        return {"messages": self.messages}
+        cost = self.places.assigner.cost
+        links = {} if cost is None else {"links": cost.to_json()["links"]}
+        return {"messages": self.messages, **links}
 
     def step(self, epoch: int) -> float:
         # What layers draw by themselves (attention's dropout) is a matter of the epoch too, resumed or not.
@@ -65,15 +67,13 @@ class Run(run.Run):
         return out
 
     def counted(self, books: Mapping[str, ChannelBook]) -> dict[str, float]:
-        sent = sum(book.bytes_sent for book in books.values())
         thin = sum(book.bytes_sent for name, book in books.items() if name.endswith((".forward", ".backward")))
-        values = sum(halo.take_values_sent() for halo in self.places.halos)
-        return {"halo_bytes": thin, "float32_bytes": sent - thin + 4 * values}
+        return {"halo_bytes": thin, "float32_bytes": sum(book.float32_bytes for book in books.values())}
 
     def planned(self) -> dict[str, Any]:
         """What the last assignment of bits predicts for this epoch; a new one is written to its own file."""
         records = self.places.assigner.records
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = {"stale": self.places.clock.stale}
         if self._assigned is not None:
             found["predicted_s"] = self._assigned["predicted_epoch_s"]
             found["predicted_halo_bytes"] = self._assigned["predicted_bytes"]

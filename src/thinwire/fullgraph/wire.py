@@ -70,7 +70,6 @@ class Wire:
         self.bits: tuple[Tensor, Tensor] | None = None  # of each row out and in, where they were assigned
         self.trace: Trace | None = None
         self.width = 0  # of the rows last sent
-        self.values_sent = 0
         self._posted_s = 0.0
         self._has_arrived = False  # what was posted
         self.window_s = 0.0  # from posting to asking, last time: what computation could hide
@@ -87,12 +86,12 @@ class Wire:
         me = self._door.rank
         codecs = self.refreshing if refresh else self.codecs
         self.width = rows.shape[1]
-        self.values_sent += rows.numel()
         try:
-            outgoing = [
-                codec.encode(part.contiguous(), seed=seed_from(*seed, me, peer))
-                for peer, (codec, part) in enumerate(zip(codecs.out, rows.split(self.send_to), strict=True))
-            ]
+            with self._door.books.coding(self.channel, rows.numel()):
+                outgoing = [
+                    codec.encode(part.contiguous(), seed=seed_from(*seed, me, peer))
+                    for peer, (codec, part) in enumerate(zip(codecs.out, rows.split(self.send_to), strict=True))
+                ]
         except ValueError as error:
             raise NotFinite(
                 f"{self.channel}: rank {me}'s message can't be sent in epoch {self._door.step + 1}: {error}. Training "
@@ -151,6 +150,7 @@ class Wire:
             rows = self.held.clone()  # autograd may still look at the last ones
         else:
             rows = kernels.empty((sum(self.receive_from), message.width), torch.float32, received[0].device)
-        for codec, data, part in zip(message.codecs, received, rows.split(self.receive_from), strict=True):
-            codec.decode(data, part.shape, out=part)
+        with self._door.books.coding(self.channel):
+            for codec, data, part in zip(message.codecs, received, rows.split(self.receive_from), strict=True):
+                codec.decode(data, part.shape, out=part)
         return rows

@@ -1,9 +1,14 @@
 """The door's books: what left this rank, for whom, on which channel, and how long it took or was waited for."""
 
 import threading
+import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from thinwire.links.diary import Diary, Entry
 
 
 @dataclass
@@ -15,6 +20,13 @@ class ChannelBook:
     messages_to: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     in_flight_s: float = 0.0  # from posting to completion, summed over operations, which may overlap
     exposed_s: float = 0.0  # the caller stood still
+    codec_s: float = 0.0  # encoding what goes out, decoding what came
+    values: int = 0  # that went out encoded: 4 bytes each they would have been in float32
+
+    @property
+    def float32_bytes(self) -> int:
+        """What would have left in float32; what is not encoded is as it is."""
+        return 4 * self.values or self.bytes_sent
 
     @property
     def bytes_sent(self) -> int:
@@ -31,6 +43,8 @@ class ChannelBook:
             "messages_to": dict(self.messages_to),
             "in_flight_s": self.in_flight_s,
             "exposed_s": self.exposed_s,
+            "codec_s": self.codec_s,
+            "values": self.values,
         }
 
 
@@ -40,8 +54,9 @@ class Books:
     def __init__(self) -> None:
         self._channels: dict[str, ChannelBook] = {}
         self._lock = threading.Lock()
+        self.diary: Diary | None = None  # where somebody wants to know what happened when
 
-    def posted(self, channel: str, bytes_to: dict[int, int]) -> None:
+    def posted(self, channel: str, bytes_to: dict[int, int], kind: str = "") -> Entry | None:
         with self._lock:
             book = self._channels.setdefault(channel, ChannelBook())
             book.operations += 1
@@ -49,6 +64,7 @@ class Books:
                 if size:
                     book.bytes_to[peer] += size
                     book.messages_to[peer] += 1
+        return None if self.diary is None else self.diary.posted(channel, kind, bytes_to)
 
     def finished(self, channel: str, in_flight_s: float) -> None:
         with self._lock:
@@ -57,6 +73,21 @@ class Books:
     def waited(self, channel: str, exposed_s: float) -> None:
         with self._lock:
             self._channels.setdefault(channel, ChannelBook()).exposed_s += exposed_s
+
+    @contextmanager
+    def coding(self, channel: str, values: int = 0) -> Iterator[None]:
+        """While inside, so many values are encoded for this channel, or its messages decoded."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            end = time.perf_counter()
+            with self._lock:
+                book = self._channels.setdefault(channel, ChannelBook())
+                book.codec_s += end - start
+                book.values += values
+            if self.diary is not None:
+                self.diary.coded.append((channel, start, end))
 
     def bytes_to(self) -> dict[int, int]:
         """Bytes to each peer since the last `take`, all channels together."""

@@ -83,7 +83,7 @@ class Door:
             )
         received = torch.empty(sum(incoming), dtype=torch.uint8, device=parts[0].device)
         views = list(torch.split(received, incoming))
-        transfer, tag = self._enter(channel, dict(enumerate(sizes)), received.nbytes, lambda: views)
+        transfer, tag = self._enter("all_to_all", channel, dict(enumerate(sizes)), received.nbytes, lambda: views)
         if received.device.type == "cpu":
             return self._on_thread(transfer, lambda: streams.exchange(parts, views, tag=tag))
         sent = _bundle(parts)
@@ -106,7 +106,7 @@ class Door:
         received = [torch.empty_like(sent) for _ in sizes]
         # A ring: what I send goes to my neighbour, mine and then what I was handed.
         bytes_to = {ring_heir(self.rank, self.world_size): sent.nbytes * (self.world_size - 1)}
-        transfer, _ = self._enter(channel, bytes_to, sum(sizes), lambda: received)
+        transfer, _ = self._enter("all_gather", channel, bytes_to, sum(sizes), lambda: received)
         return self._follow(transfer, lambda: dist.all_gather(received, sent, async_op=True), keep=sent)
 
     def told(self, x: Tensor, *, channel: str) -> Tensor:
@@ -119,7 +119,7 @@ class Door:
         n = self.world_size
         # A ring again, scatter then gather: 2 (n - 1) / n of x to the neighbour.
         bytes_to = {reduce_heir(self.rank, n): math.ceil(2 * (n - 1) / n * x.nbytes)}
-        transfer, _ = self._enter(channel, bytes_to, 2 * x.nbytes, lambda: x)
+        transfer, _ = self._enter("all_reduce", channel, bytes_to, 2 * x.nbytes, lambda: x)
         return self._follow(transfer, lambda: dist.all_reduce(x, async_op=True), keep=x)
 
     def broadcast(self, x: Tensor, source: int, *, channel: str) -> Transfer[Tensor]:
@@ -129,7 +129,7 @@ class Door:
         data = _as_bytes(x)
         large = x.nbytes > TREE_BYTES and x.device.type == "cpu"
         heirs = (chain_heirs if large else tree_heirs)(self.rank, source, self.world_size)
-        transfer, tag = self._enter(channel, dict.fromkeys(heirs, x.nbytes), x.nbytes, lambda: x)
+        transfer, tag = self._enter("broadcast", channel, dict.fromkeys(heirs, x.nbytes), x.nbytes, lambda: x)
         if large:
             return self._on_thread(transfer, lambda: streams.chain(data, source, tag=tag))
         return self._follow(transfer, lambda: dist.broadcast(data, source, async_op=True), keep=data)
@@ -141,8 +141,8 @@ class Door:
         number = self.pulse.enters_send(peer)
         ahead = self.pulse.begins(sent.nbytes)
         waiting = Waiting(channel, self.step, sent.nbytes, sends_to=peer, message=number, ahead_bytes=ahead)
-        self.books.posted(channel, {peer: sent.nbytes})
-        transfer: Transfer[None] = Transfer(self.books, self.pulse, waiting, lambda: None)
+        entry = self.books.posted(channel, {peer: sent.nbytes}, "send")
+        transfer: Transfer[None] = Transfer(self.books, self.pulse, waiting, lambda: None, entry)
         return self._message(transfer, lambda: dist.isend(sent, peer, tag=tag), sent)
 
     def receive(self, size: int, peer: int, *, channel: str, device: torch.device | None = None) -> Transfer[Tensor]:
@@ -152,8 +152,8 @@ class Door:
         number = self.pulse.enters_receive(peer)
         ahead = self.pulse.begins(size)
         waiting = Waiting(channel, self.step, size, receives_from=peer, message=number, ahead_bytes=ahead)
-        self.books.posted(channel, {})
-        transfer = Transfer(self.books, self.pulse, waiting, lambda: received)
+        entry = self.books.posted(channel, {}, "receive")
+        transfer = Transfer(self.books, self.pulse, waiting, lambda: received, entry)
         return self._message(transfer, lambda: dist.irecv(received, peer, tag=tag), received)
 
     def turn(self, channel: str) -> int:
@@ -198,8 +198,8 @@ class Door:
         else:
             numbers = {heir: self.pulse.enters_send(heir) for heir in heirs}
             waiting = Waiting(channel, self.step, size, sends_to=heirs[0], message=numbers[heirs[0]], ahead_bytes=ahead)
-        self.books.posted(channel, dict.fromkeys(heirs, passed.nbytes))
-        transfer = Transfer(self.books, self.pulse, waiting, lambda: data)
+        entry = self.books.posted(channel, dict.fromkeys(heirs, passed.nbytes), "relay")
+        transfer = Transfer(self.books, self.pulse, waiting, lambda: data, entry)
         tag = (zlib.crc32(f"{self._number}/{key}".encode()) + number) % TAGS
         work = partial(streams.relay, passed, source, tuple(heirs), chunk_bytes=chunk_bytes, tag=tag)
         if data.device.type == "cuda":  # NCCL knows no tags: in the order of posting, on the caller's thread
@@ -208,7 +208,7 @@ class Door:
         return self._on_thread(transfer, work)
 
     def _enter(
-        self, channel: str, bytes_to: dict[int, int], incoming_bytes: int, finish: Callable[[], T]
+        self, kind: str, channel: str, bytes_to: dict[int, int], incoming_bytes: int, finish: Callable[[], T]
     ) -> tuple[Transfer[T], int]:
         """Count a collective; its transfer, and its tag, which is the same on all ranks and no other's."""
         with self._lock:
@@ -216,10 +216,10 @@ class Door:
             name = f"{self._number}/{channel}/{self._entered[channel]}"
             operation = self.pulse.enters_collective()
         bytes_to = {peer: size for peer, size in bytes_to.items() if peer != self.rank}
-        self.books.posted(channel, bytes_to)
+        entry = self.books.posted(channel, bytes_to, kind)
         size = sum(bytes_to.values()) + incoming_bytes
         waiting = Waiting(channel, self.step, size, operation=operation, ahead_bytes=self.pulse.begins(size))
-        return Transfer(self.books, self.pulse, waiting, finish), zlib.crc32(name.encode()) % TAGS
+        return Transfer(self.books, self.pulse, waiting, finish, entry), zlib.crc32(name.encode()) % TAGS
 
     def _follow(self, transfer: Transfer[T], post: Callable[[], Any], *, keep: Tensor) -> Transfer[T]:
         """Post, and mark the transfer's end when the backend says so. `keep` must outlive the transfer."""

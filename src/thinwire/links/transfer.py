@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from thinwire.links.books import Books
+from thinwire.links.diary import Entry, Moment
 from thinwire.links.pulse import Pulse, Waiting
 
 T = TypeVar("T")
@@ -19,11 +20,14 @@ BROKEN = ("onnection", "ocket", "imed out", "imeout", "roken pipe", "emote", "nc
 class Transfer(Generic[T]):
     """`wait` gives the result, or raises PeerLost."""
 
-    def __init__(self, books: Books, pulse: Pulse, waiting: Waiting, finish: Callable[[], T]) -> None:
+    def __init__(
+        self, books: Books, pulse: Pulse, waiting: Waiting, finish: Callable[[], T], entry: Entry | None = None
+    ) -> None:
         self._books = books
         self._pulse = pulse
         self.waiting = waiting
         self._finish = finish
+        self._entry = entry  # of the diary, if one is kept
         self._posted_s = time.perf_counter()
         self.seconds = 0.0  # from posting to completion, once it has ended
         self._ended = threading.Event()
@@ -36,6 +40,7 @@ class Transfer(Generic[T]):
 
     def wait(self, *, behind: bool = False) -> T:
         """`behind` where a thread waits behind the computation's back: that is no time lost."""
+        begun = None if self._entry is None else Moment.now()
         start = time.perf_counter()
         try:
             while not self._ended.wait(LOOK_S):
@@ -43,6 +48,8 @@ class Transfer(Generic[T]):
         finally:
             if not behind:
                 self._books.waited(self.waiting.channel, time.perf_counter() - start)
+            if self._entry is not None and begun is not None:
+                self._entry.waits.append((begun, Moment.now()))
         if self._error is not None:
             if not any(word in str(self._error) for word in BROKEN):
                 raise self._error
@@ -72,5 +79,7 @@ class Transfer(Generic[T]):
                 self._error = raised
         self.seconds = time.perf_counter() - self._posted_s
         self._books.finished(self.waiting.channel, self.seconds)
+        if self._entry is not None:
+            self._entry.ended_s = self._posted_s + self.seconds
         self._pulse.ends(self.waiting.size_bytes)
         self._ended.set()

@@ -95,7 +95,9 @@ class Pipeline:
         batch.ids = None
         self._asked = [int(part[:HEADER].cpu().view(torch.int64)) for part in told]
         seeds = [seed_from(self._seed, batch.number, self._door.rank, peer) for peer in range(len(told))]
-        sent = [self._rows.pack(self._x, part[HEADER:], seed) for part, seed in zip(told, seeds, strict=True)]
+        asked = sum(len(part) - HEADER for part in told)
+        with self._door.books.coding(f"{self._channel}.rows", asked * self._rows.width):
+            sent = [self._rows.pack(self._x, part[HEADER:], seed) for part, seed in zip(told, seeds, strict=True)]
         sizes = [self._rows.nbytes(count) for count in batch.sampled.wanted_from]
         batch.rows = self._door.all_to_all(sent, sizes, channel=f"{self._channel}.rows")
         return batch
@@ -108,6 +110,8 @@ class Pipeline:
         take(self._x, of.own_rows, of.own_at, x)
         take(self._cache.x, of.cached_rows, of.cached_at, x)
         places = of.wanted_at.split(list(of.wanted_from))
-        for part, at in zip(batch.rows.wait(), places, strict=True):
-            self._rows.unpack(part, at, x)
+        parts = batch.rows.wait()
+        with self._door.books.coding(f"{self._channel}.rows"):
+            for part, at in zip(parts, places, strict=True):
+                self._rows.unpack(part, at, x)
         return of, x

@@ -85,7 +85,7 @@ class Run(run.Run):
         self._wanted = self.loader.rows_wanted
         sent = {name: book.bytes_sent for name, book in books.items()}
         features = sum(size for name, size in sent.items() if name.startswith("batch."))
-        full = sum(sent.values()) - sent.get("batch.rows", 0) + 4 * self.loader.rows.width * rows
+        full = sum(book.float32_bytes for book in books.values())
         return {"feature_bytes": features, "remote_rows": rows, "float32_bytes": full}
 
     def planned(self) -> dict[str, Any]:

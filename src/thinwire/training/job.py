@@ -1,7 +1,7 @@
 """Everything that a run of `thinwire train` depends on, known to all ranks alike."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -42,6 +42,8 @@ class Job(Generic[P]):
     checkpoint_every: int = 10
     resume: bool = False
     resume_epoch: int | None = None  # epochs done by then; None is the last one
+    launch: dict[str, Any] = field(default_factory=dict)  # how ranks were started, for plan.json
+    forecast: dict[str, Any] = field(default_factory=dict)  # why this method was chosen, for plan.json
 
     @property
     def checkpoints(self) -> Path:
@@ -50,5 +52,6 @@ class Job(Generic[P]):
     def identity(self) -> dict[str, Any]:
         """What must be the same for a run to go on: all but where it is kept, how long it lasts and how it is seen."""
         free = ("data", "shards", "epochs", "evaluate_every", "profile", "events", "out", "checkpoint_every", "resume")
-        kept = {name: value for name, value in asdict(self).items() if name not in (*free, "resume_epoch")}
+        told = ("resume_epoch", "launch", "forecast")
+        kept = {name: value for name, value in asdict(self).items() if name not in (*free, *told)}
         return dict(json.loads(json.dumps(kept)))  # as a checkpoint will have it

@@ -17,13 +17,15 @@ from thinwire import artifacts
 from thinwire.graphs import TEST, VALIDATION, Manifest, Shard
 from thinwire.links import Door
 from thinwire.links.books import ChannelBook
-from thinwire.training import checkpoint, predictions, score
+from thinwire.links.diary import Diary
+from thinwire.training import checkpoint, details, machine, predictions, score
 from thinwire.training.checkpoint import Checkpoint, Place
 from thinwire.training.finite import NotFinite, expect_finite_weights
 from thinwire.training.job import Job
 from thinwire.training.saved import load_optimizer, optimizer_tensors, resumed
 
 PLAN = "plan.json"
+RESULT, FAILED = "result.json", "failed.json"  # how the run ended
 PREDICTIONS = "predictions.npz"
 
 
@@ -82,15 +84,23 @@ class Run(ABC):
         if self.job.resume:
             self.resume()
         if self.job.out and self.door.rank == 0:
-            content = {"data": self.job.data, **self.job.identity(), **self.first_plan()}
-            self.write_plan(Path(self.job.out) / PLAN, content)
+            self.write_plan(Path(self.job.out) / PLAN, self._whole_plan())
         try:
             for epoch in range(self.done, self.job.epochs):
                 self.epoch(epoch)
         except NotFinite as error:
             raise NotFinite(f"{error}; {self.kept}") from None
         self.finish()
-        return self.result()
+        result = self.result()
+        if self.job.out and self.door.rank == 0:
+            self.write_plan(Path(self.job.out) / RESULT, result)
+        return result
+
+    def _whole_plan(self) -> dict[str, Any]:
+        job = self.job
+        content = {"data": job.data, **job.identity(), "epochs": job.epochs, "machine": machine.facts()}
+        content |= {name: told for name in ("launch", "forecast") if (told := getattr(job, name))}
+        return {**content, **self.first_plan()}
 
     def write_plan(self, path: Path, content: dict[str, Any]) -> None:
         stamp = artifacts.stamp(seed=self.job.plan.seed, world_size=self.door.world_size)
@@ -104,9 +114,16 @@ class Run(ABC):
 
     def epoch(self, epoch: int) -> None:
         self.door.books.take()
+        detailed = bool(self.job.events) and (epoch in details.TRACED or self._is_due(epoch, self.job.evaluate_every))
+        self.door.books.diary = diary = Diary() if detailed and epoch in details.TRACED else None
         start = time.perf_counter()
         loss = self.step(epoch)
-        row = self._row(epoch, loss, time.perf_counter() - start) | self.planned()
+        seconds = time.perf_counter() - start
+        self.door.books.diary = None
+        books = self.door.books.take()
+        row = self._row(epoch, loss, seconds, books) | self.planned()
+        if detailed:
+            row |= details.told(self.door, seconds, books, diary)
         if self._is_due(epoch, self.job.evaluate_every):
             self.scores = self._scores()
         self.rows.append(row | self.scores)
@@ -151,6 +168,8 @@ class Run(ABC):
         for path in Path(self.job.out).glob(f"{Path(PLAN).stem}.*.json"):
             if int(path.name.split(".")[1]) > plans:
                 path.unlink()
+        for name in (RESULT, FAILED):
+            (Path(self.job.out) / name).unlink(missing_ok=True)
         if not self.job.events:
             return
         path = Path(self.job.events)
@@ -197,9 +216,8 @@ class Run(ABC):
     def _is_due(self, epoch: int, every: int) -> bool:
         return (epoch + 1) % every == 0 or epoch + 1 == self.job.epochs
 
-    def _row(self, epoch: int, loss: float, seconds: float) -> dict[str, Any]:
+    def _row(self, epoch: int, loss: float, seconds: float, books: Mapping[str, ChannelBook]) -> dict[str, Any]:
         """What the epoch was, summed over ranks."""
-        books = self.door.books.take()
         exposed_s = sum(book.exposed_s for book in books.values())
         counts = {"bytes": float(sum(book.bytes_sent for book in books.values())), **self.counted(books)}
         broken = [float(rank == self.door.rank and not math.isfinite(loss)) for rank in range(self.door.world_size)]

@@ -1,0 +1,80 @@
+"""How forecasts look on a terminal: a table of methods, and how it changes with the rate."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from thinwire.bench.harness import CaseResult
+from thinwire.forecast import Forecast
+
+BARS = " ▁▂▃▄▅▆▇█"
+SAMPLED = "salient"
+
+
+def table(forecast: Forecast, title: str) -> Table:
+    """A row for each method; the recommended one stands out."""
+    shown = Table(title=title, caption=forecast.why, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    shown.add_column("method", no_wrap=True)
+    for heading in ("epoch", "speed-up", "waits", "MB/epoch", "GB/rank", "model"):
+        shown.add_column(heading, justify="left" if heading == "model" else "right", no_wrap=True)
+    for row in forecast.rows:
+        is_best = row.method == forecast.recommended
+        shown.add_row(
+            f"{row.method} *" if is_best else row.method,
+            seconds(row.epoch_s),
+            f"{row.speedup:.2f}x",
+            f"{row.waits:.0%}",
+            f"{row.bytes_per_epoch / 1e6:,.2f}",
+            f"{row.memory_bytes / 1e9:.2f}",
+            row.model,
+            style="bold green" if is_best else "dim" if row.method.startswith(SAMPLED) else "",
+        )
+    return shown
+
+
+def chart(forecast: Forecast) -> Table:
+    """Speed-up over exact at each rate, as a bar (full: the best there) and a number; the best of a rate is green."""
+    shown = Table(
+        title="speed-up by the rate of the links",
+        caption="bars: beside the fastest at that rate, among those that train on the whole graph",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    shown.add_column("method", no_wrap=True)
+    for rate in forecast.rates:
+        shown.add_column(rate.replace("bit", ""), justify="right", no_wrap=True)
+    for row in forecast.rows:
+        cells = []
+        for seconds_of in forecast.rates.values():
+            best = min(each for name, each in seconds_of.items() if not name.startswith(SAMPLED))
+            own = seconds_of[row.method]
+            bar = BARS[round(min(1.0, best / own) * (len(BARS) - 1))]
+            speedup = seconds_of[forecast.rows[0].method] / own
+            figure = f"{speedup:.0f}" if speedup >= 9.95 else f"{speedup:.1f}"
+            style = "green" if own <= best else "dim" if row.method.startswith(SAMPLED) else ""
+            cells.append(Text(f"{figure}{bar}", style=style))
+        shown.add_row(row.method, *cells)
+    return shown
+
+
+def seconds(value: float) -> str:
+    if value >= 1:
+        return f"{value:.3g} s"
+    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} us"
+
+
+def off(result: CaseResult, median: float, worst: float) -> str:
+    """How far predictions were from what was measured, and what following them cost."""
+    lost = _lost(result)
+    return (
+        f"predicted epochs: {median:.1%} off in the median, {worst:.1%} at worst; the recommended method over the "
+        f"measured best: {', '.join(f'{each:.3f}' for each in lost)}"
+    )
+
+
+def _lost(result: CaseResult) -> Sequence[float]:
+    told = [(row.more or {}).get("recommended_over_best") for row in result.rows]
+    return [each for each in told if each is not None]

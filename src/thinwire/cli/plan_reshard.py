@@ -1,0 +1,95 @@
+"""`thinwire plan reshard`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import tyro
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from thinwire import artifacts
+from thinwire.bench.crossmesh import parse
+from thinwire.cli.forecasts import seconds
+from thinwire.crossmesh.broadcast import WAYS
+from thinwire.crossmesh.network import Network
+from thinwire.crossmesh.plan import AUTO, Plan, plan
+from thinwire.forecast.wires import PAYLOAD
+from thinwire.launch import lab
+
+MOST_RANKS = 1 << 10
+
+
+@dataclass
+class PlanReshard:
+    """Say how a tensor would go from one mesh to another, and how long that takes, by each strategy.
+
+    thinwire plan reshard "2x4 S0 R -> 2x4 R S1 of 4096x4096"   8 ranks on 2 hosts to 8 on 2 others
+
+    thinwire plan reshard "1x4 R S0 -> 4x4 R R of 8192x8192" --rate 10gbit
+    """
+
+    joins: ClassVar[bool] = False
+    problem: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="PROBLEM")]]
+    """Meshes (hosts x ranks) with a placement (R, S0, S1, P) for each of their axes, and the tensor's shape."""
+    rate: Annotated[str, tyro.conf.arg(metavar="RATE")] = "1gbit"
+    """Of each host's link, both ways."""
+    itemsize: int = 4
+    """Bytes a value."""
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the plans to this file."""
+
+    def verify(self) -> None:
+        if self.json is not None:
+            artifacts.check_writable(self.json)
+        lab.parse_rate(self.rate)
+        if self.itemsize < 1:
+            raise ValueError(f"--itemsize is {self.itemsize}; give 1 or more bytes a value")
+        parse(self.problem, ranks_per_host=MOST_RANKS)
+
+    def run(self, console: Console) -> None:
+        plans = self._plans()
+        best = plans[AUTO]
+        shown = Table(
+            title=self.problem,
+            caption=f"hosts' cards at {self.rate} each way; no plan is faster than the bound",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+            pad_edge=False,
+        )
+        shown.add_column("strategy")
+        for heading in ("seconds", "bound", "gap", "MB between hosts", "least MB", "pieces"):
+            shown.add_column(heading, justify="right")
+        for name, each in plans.items():
+            shown.add_row(
+                f"{name}: {each.strategy}" if name == AUTO else name,
+                seconds(each.predicted_s),
+                seconds(each.bound_s),
+                f"{each.gap:.1%}",
+                f"{each.host_bytes / 1e6:,.2f}",
+                f"{each.least_host_bytes / 1e6:,.2f}",
+                f"{len(each.routes)}",
+                style="bold green" if name == AUTO else "",
+            )
+        console.print(shown)
+        if self.json is not None:
+            rows = [
+                {"method": name, "seconds": each.predicted_s, "bound_s": each.bound_s, "bytes": each.host_bytes}
+                for name, each in plans.items()
+            ]
+            stamp = artifacts.stamp(seed=0, world_size=len(best.host_of))
+            content = {**stamp, "rows": rows, "recommended": best.strategy, "plan": best.to_json()}
+            artifacts.write_json(self.json, content)
+            console.print(f"written: {self.json}", highlight=False)
+
+    def _plans(self) -> dict[str, Plan]:
+        mesh = [int(side.split()[0].split("x")[1]) for side in self.problem.split(" of ")[0].split(" -> ")]
+        source, destination = parse(self.problem, ranks_per_host=max(mesh))
+        ranks = max((*source.ranks, *destination.ranks)) + 1
+        hosts = [rank // max(mesh) for rank in range(ranks)]
+        network = Network.even(hosts, lab.parse_rate(self.rate) / 8 * PAYLOAD)
+        return {
+            strategy: plan(source, destination, itemsize=self.itemsize, network=network, strategy=strategy)
+            for strategy in (*WAYS, AUTO)
+        }

@@ -1,0 +1,92 @@
+"""Workload `predict`: what was forecast, and then what is measured, at several rates of the same emulated hosts."""
+
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from thinwire import artifacts, launch
+from thinwire.bench import fullgraph, harness
+from thinwire.bench.case import Case
+from thinwire.bench.harness import CaseResult, MethodRow
+from thinwire.forecast.forecast import Forecast, forecast
+from thinwire.forecast.rehearse import rehearse
+from thinwire.forecast.wires import even
+from thinwire.launch.lab import parse_rate
+from thinwire.training import machine
+
+WORKLOAD = "predict"
+RATES = "rates"
+
+
+def check(case: Case) -> None:
+    """Raise where the case does not know its rates, methods or settings."""
+    if not rates_of(case):
+        raise ValueError(f'{case.name}: settings.{RATES} is missing; give some, like "100mbit,1gbit"')
+    fullgraph.check(case.methods, _without_rates(case.settings))
+
+
+def rates_of(case: Case) -> list[str]:
+    rates = [word.strip() for word in str(case.settings.get(RATES, "")).split(",") if word.strip()]
+    for rate in rates:
+        parse_rate(rate)
+    return rates
+
+
+def run(case: Case, *, on_progress: Callable[[float, str], None] = lambda share, what: None) -> CaseResult:
+    """One rehearsal on this machine, then a lab for each rate. Rows are methods at rates."""
+    rates = rates_of(case)
+    on_progress(0.0, "rehearsal")
+    forecasts = _forecasts(case, rates)
+    rows: list[MethodRow] = []
+    failed = None
+    for number, rate in enumerate(rates):
+        begun, share = (number + 1) / (len(rates) + 1), 1 / (len(rates) + 1)
+
+        def told(part: float, what: str, begun: float = begun, share: float = share, rate: str = rate) -> None:
+            on_progress(begun + part * share, f"{rate}: {what}")
+
+        there = replace(case, workload="fullgraph", rate=rate, settings=_without_rates(case.settings))
+        result = harness.run(there, on_progress=told)
+        rows += beside(result.rows, forecasts[rate], rate)
+        failed = failed or result.failed
+    return CaseResult(case, rows, failed)
+
+
+def beside(measured: Sequence[MethodRow], foretold: Forecast, rate: str) -> list[MethodRow]:
+    """Each measured row with what was foretold of it, and what the recommended one loses to the best. Pure."""
+    predicted = {row.method: row.epoch_s for row in foretold.rows}
+    seconds = {row.method: row.seconds_median for row in measured}
+    least = min(seconds.values(), default=float("nan"))
+    found = []
+    for row in measured:
+        more: dict[str, Any] = {**(row.more or {}), "at": rate, "predicted_s": predicted[row.method]}
+        if row.method == foretold.recommended:
+            more["recommended_over_best"] = row.seconds_median / least
+        found.append(replace(row, method=f"{row.method} at {rate}", more=more))
+    return found
+
+
+def errors(rows: Sequence[MethodRow]) -> tuple[float, float]:
+    """Median and largest share by which predictions were off."""
+    off = [abs((row.more or {})["predicted_s"] / row.seconds_median - 1) for row in rows]
+    return (statistics.median(off), max(off)) if off else (float("nan"), float("nan"))
+
+
+def _forecasts(case: Case, rates: Sequence[str]) -> dict[str, Forecast]:
+    ranks = case.hosts * case.ranks_per_host
+    with tempfile.TemporaryDirectory(prefix="thinwire-predict-") as folder:
+        fullgraph.set_up(case, Path(folder))
+        profile = Path(folder) / "profile.json"
+        # The rate drops out of the choice of bits where all links are alike.
+        artifacts.write_json(profile, even(ranks, parse_rate(rates[0])).to_json())
+        arguments = (case.methods, _without_rates(case.settings), case.seed, str(Path(folder) / "shards"), str(profile))
+        found, _ = launch.run(rehearse, *arguments, workers=ranks)[0]
+    cores = machine.cores()  # emulated hosts share this machine's
+    return {rate: forecast(found, even(ranks, parse_rate(rate)), cores=cores, chart=False) for rate in rates}
+
+
+def _without_rates(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name != RATES}

@@ -1,0 +1,101 @@
+"""From rehearsals to a row for each method, which one to take and why, and how that changes with the rate. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from thinwire.bench.methods import SALIENT
+from thinwire.forecast.rehearse import Rehearsal
+from thinwire.forecast.replay import replay
+from thinwire.forecast.wires import RATES, even
+from thinwire.links.cost import CostModel
+
+MODEL = "replay"
+EXACT = "exact"
+# Predictions differ by less than they err: of two that are about equal, the one that changes training less.
+CLOSE = 1.02
+GENTLE = (EXACT, "adaqp", "sylvie --staleness 0", "pipe", "sylvie")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method on these wires."""
+
+    method: str
+    epoch_s: float
+    bytes_per_epoch: int
+    memory_bytes: int
+    speedup: float  # of exact's epoch
+    waits: float  # share of the epoch that is not there on wires that take nothing
+    model: str = MODEL  # what the seconds come from
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """`rates`: seconds of an epoch by method at each rate, were all links alike."""
+
+    rows: list[Row]
+    recommended: str
+    why: str
+    rates: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        rates = [{"rate": rate, "bits_per_s": RATES[rate], "epoch_s": seconds} for rate, seconds in self.rates.items()]
+        return {
+            "rows": [asdict(row) for row in self.rows],
+            "recommended": self.recommended,
+            "why": self.why,
+            "rates": rates,
+        }
+
+
+def forecast(rehearsals: Sequence[Rehearsal], cost: CostModel, *, cores: int | None, chart: bool = True) -> Forecast:
+    """On these wires; `cores` that all ranks share, None: each has its own."""
+    seconds = {each.method: epoch_s(each, cost, cores) for each in rehearsals}
+    base = seconds.get(EXACT, next(iter(seconds.values())))
+    nothing = even(cost.world_size, 1e15, 0.0)
+    rows = [
+        Row(
+            each.method,
+            seconds[each.method],
+            each.bytes_per_epoch,
+            each.memory_bytes,
+            base / seconds[each.method],
+            max(0.0, 1 - epoch_s(each, nothing, cores) / seconds[each.method]),
+        )
+        for each in rehearsals
+    ]
+    rates = {}
+    if chart:
+        for rate, bits_per_s in RATES.items():
+            wires = even(cost.world_size, bits_per_s)
+            rates[rate] = {each.method: epoch_s(each, wires, cores) for each in rehearsals}
+    recommended = choose(seconds)
+    return Forecast(rows, recommended, _why(rows, recommended), rates)
+
+
+def epoch_s(rehearsal: Rehearsal, cost: CostModel, cores: int | None) -> float:
+    """In the mean of many epochs."""
+    every = replay(rehearsal.scripts, cost, cores=cores)
+    weighed = sum(seconds * weight for seconds, weight in zip(every, rehearsal.weights, strict=True))
+    return weighed / sum(rehearsal.weights) + rehearsal.more_s
+
+
+def choose(seconds: Mapping[str, float]) -> str:
+    """The quickest of those that train on the whole graph; of about equal ones the gentlest."""
+    whole = {method: each for method, each in seconds.items() if method.split()[0] != SALIENT} or seconds
+    least = min(whole.values())
+    close = [method for method, each in whole.items() if each <= CLOSE * least]
+    return min(close, key=lambda method: GENTLE.index(method) if method in GENTLE else len(GENTLE))
+
+
+def _why(rows: Sequence[Row], recommended: str) -> str:
+    by_name = {row.method: row for row in rows}
+    chosen, exact = by_name[recommended], by_name.get(EXACT)
+    if exact is None or recommended == EXACT:
+        share = chosen.waits
+        return f"float32 messages take {share:.0%} of its epoch: too little for fewer bytes to pay for their coding"
+    return (
+        f"exact waits {exact.waits:.0%} of its epoch for the network; {recommended} is predicted "
+        f"{chosen.speedup:.2f}x as fast, and waits {chosen.waits:.0%}"
+    )

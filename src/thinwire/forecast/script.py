@@ -1,0 +1,103 @@
+"""What a rank does in an epoch, without its waits: compute so long, post this, wait for that. From a diary. Pure."""
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from thinwire.links.diary import Diary, Entry, Moment
+
+COMPUTE, POST, WAIT = "compute", "post", "wait"
+Step = tuple[str, float, str]  # COMPUTE, seconds, ""; or POST or WAIT, 0, an operation
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A transfer that this rank takes part in: its kind, and the bytes that it sends to each rank."""
+
+    kind: str
+    bytes_to: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Script:
+    """One rank's epochs: steps of each, and the operations by name, which is the same on all ranks."""
+
+    epochs: list[list[Step]]
+    operations: dict[str, Operation]
+    beside_s: float  # seconds a byte that other threads than the main one compute for transfers
+
+    def to_json(self) -> dict[str, Any]:
+        operations = {name: [each.kind, each.bytes_to] for name, each in self.operations.items()}
+        return {"epochs": self.epochs, "operations": operations, "beside_s": self.beside_s}
+
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> "Script":
+        operations = {
+            name: Operation(kind, {int(peer): size for peer, size in sizes.items()})
+            for name, (kind, sizes) in content["operations"].items()
+        }
+        epochs = [[(kind, seconds, name) for kind, seconds, name in epoch] for epoch in content["epochs"]]
+        return Script(epochs, operations, content["beside_s"])
+
+
+def script(diary: Diary, ends: Sequence[Moment], *, by_wall: bool, beside_s: float) -> Script:
+    """`ends` are the epochs' ends, on the diary's own thread; only what that thread did is steps.
+
+    Between steps counts what the thread computed, since it may have shared its core; `by_wall` where several threads
+    compute at a time, which the thread's own clock does not see.
+    """
+    thread = diary.begun.thread
+    operations: dict[str, Operation] = {}
+    turns: Counter[str] = Counter()
+    marks: list[tuple[float, str, str, Moment, Moment]] = []
+    for entry in diary.entries:
+        name = _name(entry, turns)
+        operations[name] = Operation(entry.kind, entry.bytes_to)
+        if entry.posted.thread == thread:
+            marks.append((entry.posted.at_s, POST, name, entry.posted, entry.posted))
+        marks += [(begun.at_s, WAIT, name, begun, end) for begun, end in entry.waits if begun.thread == thread]
+    marks.sort(key=lambda mark: mark[0])
+    epochs: list[list[Step]] = []
+    last, upcoming = diary.begun, iter(marks)
+    mark = next(upcoming, None)
+    for end in ends:
+        steps: list[Step] = []
+        while mark is not None and mark[0] <= end.at_s:
+            _, kind, name, begun, ended = mark
+            steps += [(COMPUTE, _between(last, begun, by_wall), ""), (kind, 0.0, name)]
+            last, mark = ended, next(upcoming, None)
+        steps.append((COMPUTE, _between(last, end, by_wall), ""))
+        epochs.append(steps)
+        last = end
+    return Script(epochs, operations, beside_s)
+
+
+def steadied(script: Script) -> Script:
+    """Epochs that do the same compute the same: each stretch as long as the median of those in its place.
+
+    One that was disturbed would else be taken for what the method needs.
+    """
+    by_form: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for number, steps in enumerate(script.epochs):
+        form = tuple((kind, name.rpartition("/")[0]) for kind, _, name in steps)
+        by_form.setdefault(form, []).append(number)
+    epochs = [list(steps) for steps in script.epochs]
+    for alike in by_form.values():
+        for place in range(len(epochs[alike[0]])):
+            usual = statistics.median(script.epochs[number][place][1] for number in alike)
+            for number in alike:
+                kind, _, name = epochs[number][place]
+                epochs[number][place] = (kind, usual, name)
+    return Script(epochs, script.operations, script.beside_s)
+
+
+def _name(entry: Entry, turns: Counter[str]) -> str:
+    """By its channel and the how-manieth on it: ranks come to a channel in the same order."""
+    turns[entry.channel] += 1
+    return f"{entry.channel}/{turns[entry.channel]}"
+
+
+def _between(first: Moment, last: Moment, by_wall: bool) -> float:
+    return max(0.0, last.at_s - first.at_s if by_wall else last.computed_s - first.computed_s)

@@ -1,0 +1,39 @@
+"""What a run ran on, for its plan.json."""
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from thinwire.codecs.kernels import native
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def facts() -> dict[str, Any]:
+    """Of this rank's."""
+    module = native()
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "cpu": _cpu(),
+        "cores": cores(),
+        "kernels": f"native, {module.isa()}" if module is not None else "torch twins",
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _cpu() -> str:
+    """Its name where the system tells it, else its kind."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

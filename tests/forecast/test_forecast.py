@@ -1,0 +1,95 @@
+"""Which method is chosen and why; where a rehearsal begins; that scripts survive JSON."""
+
+import json
+
+import pytest
+
+from thinwire import fullgraph
+from thinwire.bench.harness import MethodRow
+from thinwire.forecast import Rehearsal, even, forecast
+from thinwire.forecast.check import beside, errors
+from thinwire.forecast.forecast import choose
+from thinwire.forecast.rehearse import WARM, window
+from thinwire.forecast.script import COMPUTE, POST, WAIT, Operation, Script
+
+
+def rehearsal(method: str, compute_s: float, size: int, ranks: int = 2) -> Rehearsal:
+    steps = [(COMPUTE, compute_s, ""), (POST, 0.0, "x"), (WAIT, 0.0, "x")]
+    script = Script([steps], {"x": Operation("all_to_all", dict.fromkeys(range(ranks), size))}, 0.0)
+    return Rehearsal(method, [script] * ranks, [1.0], 2 * size, 1 << 20)
+
+
+def test_thin_messages_on_slow_wires_and_none_on_fast_ones() -> None:
+    both = [rehearsal("exact", 0.1, 10_000_000), rehearsal("sylvie", 0.12, 400_000)]
+    slow, fast = (forecast(both, even(2, rate), cores=None) for rate in (1e8, 1e11))
+    assert slow.recommended == "sylvie"
+    assert "exact waits" in slow.why
+    assert fast.recommended == "exact"
+    assert "too little" in fast.why
+    assert slow.rows[0].speedup == 1
+    assert slow.rows[1].speedup == pytest.approx(slow.rows[0].epoch_s / slow.rows[1].epoch_s)
+    assert slow.rows[1].bytes_per_epoch == 800_000
+    # The chart turns from one to the other as wires get faster, and exact's epochs only get shorter.
+    every = [each["exact"] for each in slow.rates.values()]
+    assert every == sorted(every, reverse=True)
+    best = [min(each, key=each.__getitem__) for each in slow.rates.values()]
+    assert best == sorted(best, reverse=True)
+    assert set(best) == {"sylvie", "exact"}
+    content = slow.to_json()
+    assert content["recommended"] == "sylvie"
+    assert set(content["rows"][0]) >= {"method", "epoch_s", "bytes_per_epoch", "memory_bytes", "speedup", "model"}
+
+
+def test_of_about_equal_ones_the_gentlest_and_no_sampling() -> None:
+    assert choose({"exact": 1.01, "sylvie": 1.0}) == "exact"
+    assert choose({"exact": 1.03, "sylvie": 1.0}) == "sylvie"
+    assert choose({"sylvie": 1.0, "sylvie --staleness 0": 1.01, "adaqp": 1.015}) == "adaqp"
+    assert choose({"exact": 1.0, "salient": 0.1}) == "exact"
+    assert choose({"salient": 0.1}) == "salient"
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        fullgraph.Plan("exact"),
+        fullgraph.Plan("pipe"),
+        fullgraph.Plan("sylvie", staleness=0),
+        fullgraph.Plan("sylvie", staleness=1),
+        fullgraph.Plan("sylvie", staleness=1, sync_every=4),
+        fullgraph.Plan("sylvie", staleness=1, sync_every=0),
+        fullgraph.Plan("adaqp"),
+        fullgraph.Plan("adaqp", assign_every=5),
+        fullgraph.Plan("adaqp", bits_choice=(2, 4, 8)),
+    ],
+    ids=str,
+)
+def test_a_window_counts_every_kind_of_epoch_as_often_as_it_comes(plan: fullgraph.Plan) -> None:
+    first, weights = window(plan)
+    assert sum(weights) == pytest.approx(1.0)
+    noted = first + WARM + (plan.mean_age if plan.adapts else 0)
+    assert noted >= 2
+    counted = {noted + at: weight for at, weight in enumerate(weights)}
+    if plan.may_be_stale and plan.sync_every:
+        assert sum(w for epoch, w in counted.items() if not plan.is_stale(epoch)) == pytest.approx(1 / plan.sync_every)
+        assert weights[0] == weights[1] == 0.0
+    if plan.adapts:
+        assert plan.assigns(noted - 1)
+        share = plan.refreshed_share(noted)
+        assert sum(w for epoch, w in counted.items() if plan.refreshes(epoch)) >= share - 1e-9
+
+
+def test_a_script_survives_json() -> None:
+    made = rehearsal("exact", 0.5, 7).scripts[0]
+    assert Script.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_measured_beside_foretold() -> None:
+    both = [rehearsal("exact", 0.1, 10_000_000), rehearsal("sylvie", 0.12, 400_000)]
+    foretold = forecast(both, even(2, 1e8), cores=None, chart=False)
+    measured = [MethodRow(name, seconds, 0, 0, 1, 0, 0, 1, {}) for name, seconds in (("exact", 0.1), ("sylvie", 0.2))]
+    rows = beside(measured, foretold, "100mbit")
+    assert [row.method for row in rows] == ["exact at 100mbit", "sylvie at 100mbit"]
+    assert (rows[1].more or {})["recommended_over_best"] == 2.0
+    median, worst = errors(rows)
+    assert worst == pytest.approx(foretold.rows[0].epoch_s / 0.1 - 1)
+    assert median < worst
