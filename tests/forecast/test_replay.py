@@ -49,7 +49,7 @@ def test_two_under_way_share_the_wires() -> None:
 
 
 def test_stale_messages_cross_from_epoch_to_epoch() -> None:
-    # A second each, alone. Epoch 1 waits until 1.5, as x1 takes half the wires from 0.5 on; x1 is then there for epoch 2.
+    # A second each, alone. Epoch 1 waits until 1.5, as x1 shares the wires from 0.5 on; x1 is then there for epoch 2.
     sizes = {f"x{number}": MB for number in range(4)}
     epochs = [[(POST, 0.0, "x0"), (COMPUTE, 0.5, "")]]
     epochs += [[(POST, 0.0, f"x{k}"), (WAIT, 0.0, f"x{k - 1}"), (COMPUTE, 0.5, "")] for k in range(1, 4)]

@@ -1,24 +1,17 @@
 """All subcommands, and how one is called."""
 
+import importlib
 import sys
-from collections.abc import Callable
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import tyro
 from rich.console import Console
+from rich.table import Table
 
 from thinwire import __version__, launch
-from thinwire.cli.bench import Bench
-from thinwire.cli.doctor import Doctor
-from thinwire.cli.partition import Partition
-from thinwire.cli.plan import Plan
-from thinwire.cli.plan_gradients import PlanGradients
-from thinwire.cli.plan_minibatch import PlanMinibatch
-from thinwire.cli.plan_reshard import PlanReshard
-from thinwire.cli.profile import Profile
-from thinwire.cli.train import Train
+from thinwire.cli.spelling import check_choices, nearest
 
-ABOUT = "Distributed training that waits less for the network. Each subcommand has its --help; --version says which."
+ABOUT = "Distributed training that waits less for the network."
 
 
 class Command(Protocol):
@@ -31,27 +24,28 @@ class Command(Protocol):
     def run(self, console: Console) -> None: ...
 
 
-COMMANDS: dict[str, Callable[..., Command]] = {
-    "train": Train,
-    "partition": Partition,
-    "profile": Profile,
-    "plan": Plan,
-    "bench": Bench,
-    "doctor": Doctor,
+class Entry(NamedTuple):
+    """Where a command's dataclass is: imported when it is called, as some need what others do without."""
+
+    where: str  # file and class
+    what: str
+    example: str
+
+
+COMMANDS = {
+    "train": Entry("train:Train", "train on a graph in parts", "train --method auto"),
+    "plan": Entry("plan:Plan", "what would methods take?", "plan --hosts 8 --rate 1gbit"),
+    "partition": Entry("partition:Partition", "cut a graph into parts", "partition graph.npz --parts 4"),
+    "profile": Entry("profile:Profile", "measure wires and codecs", "profile --workers 4"),
+    "bench": Entry("bench:Bench", "methods side by side", "bench benchmarks/cases/exchange.toml"),
+    "doctor": Entry("doctor:Doctor", "what has this machine?", "doctor"),
 }
 # A word after `plan`; without one, training's methods.
-PLANS: dict[str, Callable[..., Command]] = {
-    "minibatch": PlanMinibatch,
-    "gradients": PlanGradients,
-    "reshard": PlanReshard,
+PLANS = {
+    "minibatch": Entry("plan_minibatch:PlanMinibatch", "what does a cache save?", "plan minibatch --data shards"),
+    "gradients": Entry("plan_gradients:PlanGradients", "any model's gradients", "plan gradients --network gpt"),
+    "reshard": Entry("plan_reshard:PlanReshard", "between two meshes", 'plan reshard "1x2 S0 R -> 2x2 R R of 8x8"'),
 }
-
-
-def _parsed(arguments: list[str]) -> Command:
-    commands, prog = COMMANDS, "thinwire"
-    if arguments[:1] == ["plan"] and (word := arguments[1] if len(arguments) > 1 else "") in PLANS:
-        commands, arguments = {"plan": PLANS[word]}, ["plan", *arguments[2:]]
-    return tyro.extras.subcommand_cli_from_dict(commands, prog=prog, description=ABOUT, args=arguments)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -61,8 +55,11 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments == ["--version"]:
         console.print(f"thinwire {__version__}", highlight=False)
         return
+    if not arguments or arguments[0] in ("--help", "-h"):
+        show_help(console)
+        sys.exit(0 if arguments else 2)
     try:
-        command = _parsed(arguments)
+        command = parsed(arguments)
         command.verify()
         seat = launch.seat_from_torchrun()
         if seat is not None and seat.rank != 0:
@@ -77,3 +74,38 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         Console(stderr=True).print("thinwire: interrupted")
         sys.exit(130)
+
+
+def parsed(arguments: list[str]) -> Command:
+    """The command that these words call, with its options."""
+    name, *rest = arguments
+    if name not in COMMANDS:
+        raise ValueError(f"there is no command {name!r}; give one of {', '.join(COMMANDS)}.{nearest(name, COMMANDS)}")
+    entry, called = COMMANDS[name], name
+    if name == "plan" and rest and not rest[0].startswith("-"):
+        if rest[0] not in PLANS:
+            known = f"one of {', '.join(PLANS)}, or options"
+            raise ValueError(f"thinwire plan {rest[0]}; give {known}.{nearest(rest[0], PLANS)}")
+        entry, called, rest = PLANS[rest[0]], f"plan {rest[0]}", rest[1:]
+    file, _, kind = entry.where.partition(":")
+    command: Any = getattr(importlib.import_module(f"thinwire.cli.{file}"), kind)
+    check_choices(command, rest)
+    made: Command = tyro.cli(command, prog=f"thinwire {called}", args=rest)
+    return made
+
+
+def show_help(console: Console) -> None:
+    """One screen: the commands, each with an example."""
+    console.print(f"{ABOUT} thinwire {__version__}\n", highlight=False)
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    for _ in range(3):
+        table.add_column(no_wrap=True)
+    for name, entry in COMMANDS.items():
+        table.add_row(f"[bold]{name}[/]", entry.what, f"[dim]{entry.example}[/]")
+        if name == "plan":
+            for word, each in PLANS.items():
+                table.add_row(f"  {word}", each.what, f"[dim]{each.example}[/]")
+    console.print(table)
+    console.print(
+        "\nEach has its own --help, with examples and all options. Start with: thinwire doctor", highlight=False
+    )

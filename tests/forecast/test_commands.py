@@ -1,0 +1,87 @@
+"""`thinwire plan` and `train --method auto`, as a user calls them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from thinwire.cli import main
+
+THINWIRE = [sys.executable, "-m", "thinwire"]
+DATA = "synthetic:nodes=1500,degree=8,classes=5,features=12"
+MODEL = ["--data", DATA, "--hidden", "16"]
+
+
+def called(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*THINWIRE, *words], capture_output=True, text=True, timeout=110, check=False)
+
+
+def test_every_method_is_foretold_and_one_recommended(tmp_path: Path) -> None:
+    said = tmp_path / "plan.json"
+    done = called("plan", *MODEL, "--hosts", "3", "--rate", "10mbit", "--json", str(said))
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(said.read_text())
+    rows = {row["method"]: row for row in plan["rows"]}
+    assert set(rows) == {"exact", "pipe", "sylvie --staleness 0", "sylvie", "adaqp", "salient"}
+    assert all(row["epoch_s"] > 0 and row["memory_bytes"] > 1 << 20 and row["model"] for row in rows.values())
+    assert rows["exact"]["speedup"] == 1
+    # At ten megabits thin messages must win, and by about what they are thinner.
+    assert plan["recommended"].startswith("sylvie")
+    assert rows["sylvie"]["bytes_per_epoch"] < rows["adaqp"]["bytes_per_epoch"] < rows["exact"]["bytes_per_epoch"]
+    assert [each["rate"] for each in plan["rates"]][:1] == ["10mbit"]
+    assert len(plan["rates"]) == 9
+    exact = [each["epoch_s"]["exact"] for each in plan["rates"]]
+    assert exact[0] > 2 * exact[-1]
+    assert "recommended: thinwire train --method sylvie" in done.stdout
+
+
+def test_auto_follows_the_forecast_and_goes_on_with_what_it_chose(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["train", *MODEL, "--method", "auto", "--out", str(out), "--checkpoint-every", "1"]
+    done = called(*words, "--epochs", "3")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads((out / "plan.json").read_text())
+    chosen = plan["forecast"]["recommended"]
+    assert chosen.split()[0] == plan["plan"]["method"]
+    if chosen.startswith("sylvie"):
+        assert plan["plan"]["staleness"] == (0 if "0" in chosen else 1)
+    assert f"--method auto: {chosen}" in done.stdout
+    assert json.loads((out / "result.json").read_text())["method"] == plan["plan"]["method"]
+    again = called(*words, "--epochs", "4", "--resume")
+    assert again.returncode == 0, again.stderr
+    assert "--method auto:" not in again.stdout
+    assert len((out / "events.jsonl").read_text().splitlines()) == 4
+
+
+def test_a_plan_between_meshes(tmp_path: Path) -> None:
+    said = tmp_path / "plan.json"
+    done = called("plan", "reshard", "1x1 R R -> 2x4 R R of 1024x1024", "--json", str(said))
+    assert done.returncode == 0, done.stderr
+    rows = {row["method"]: row for row in json.loads(said.read_text())["rows"]}
+    assert rows["send_recv"]["bytes"] == 8 * rows["auto"]["bytes"] / 2
+    assert rows["auto"]["seconds"] <= min(row["seconds"] for row in rows.values())
+    assert all(row["seconds"] >= row["bound_s"] for row in rows.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["plan", "--rate", "1gbit", "--profile", "nowhere.json", "--hosts", "2"], "leave --hosts and --rate out"),
+        (["plan", "--rate", "2gbit"], "Give --hosts"),
+        (["plan", "--profile", "nowhere.json"], "is no profile"),
+        (["plan", "--methods", "exact,magic"], "magic"),
+        (["plan", "--hosts", "-1"], "give 1 or more"),
+        (["plan", "reshard", "here -> there"], "write it like"),
+        (["plan", "gradient"], "Did you mean 'gradients'?"),
+        (["train", "--method", "sylvi"], "Did you mean 'sylvie'?"),
+        (["train", "--mehtod", "sylvie"], "--method"),
+        (["trian"], "Did you mean 'train'?"),
+    ],
+)
+def test_what_can_not_be_done_is_said(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err.replace("\n", " ")
