@@ -38,6 +38,7 @@ COMMANDS = {
     "partition": Entry("partition:Partition", "cut a graph into parts", "partition graph.npz --parts 4"),
     "profile": Entry("profile:Profile", "measure wires and codecs", "profile --workers 4"),
     "bench": Entry("bench:Bench", "methods side by side", "bench benchmarks/cases/exchange.toml"),
+    "report": Entry("report:Report", "look at runs in a browser", "report run"),
     "doctor": Entry("doctor:Doctor", "what has this machine?", "doctor"),
 }
 # A word after `plan`; without one, training's methods.

@@ -1,0 +1,63 @@
+"""Which epochs computed with rows of the epoch before."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from thinwire.report.figure import Chart, Section, axis, layout, plain, without
+from thinwire.report.records import Run
+
+ROW_PX, FRAME_PX = 34, 100
+KINDS = {True: ("stale", "var(--stale)"), False: ("synchronous", "var(--fresh)")}
+
+
+def staleness(runs: Sequence[Run]) -> Section:
+    return Section(
+        "Staleness",
+        "A stale epoch computes with what others sent an epoch before, so that transfers hide behind computation; a "
+        "synchronous one waits for what is new.",
+        (_chart(runs),),
+    )
+
+
+def stretches(run: Run) -> list[tuple[bool, int, int]]:
+    """Epochs of one kind in a row: stale or not, the first and how many."""
+    found = []
+    known = [(epoch.number, epoch.stale) for epoch in run.epochs if epoch.stale is not None]
+    # Numbers that follow each other differ from their place by the same.
+    for (stale, _), group in groupby(enumerate(known), key=lambda each: (each[1][1], each[1][0] - each[0])):
+        numbers = [number for _, (number, _) in group]
+        found.append((bool(stale), numbers[0], len(numbers)))
+    return found
+
+
+def _chart(runs: Sequence[Run]) -> Chart:
+    shown = {plain(run.label): stretches(run) for run in runs if stretches(run)}
+    note = without([run for run in runs if not stretches(run)], "no event of theirs says whether it was (`stale`)")
+    if not shown:
+        return Chart("staleness", "", None, note)
+    traces: list[dict[str, Any]] = []
+    for stale, (name, colour) in KINDS.items():
+        own = [(label, first, many) for label, each in shown.items() for kind, first, many in each if kind == stale]
+        if own:
+            traces.append(
+                {
+                    "type": "bar",
+                    "orientation": "h",
+                    "name": name,
+                    "y": [label for label, _, _ in own],
+                    "base": [first + 0.5 for _, first, _ in own],  # an epoch's bar is about its number, from 1
+                    "x": [many for _, _, many in own],
+                    "customdata": [[first + 1, first + many] for _, first, many in own],
+                    "marker": {"color": colour},
+                    "width": 0.6,
+                    "hovertemplate": f"epochs %{{customdata[0]}} to %{{customdata[1]}}: {name}",
+                }
+            )
+    vertical = axis(
+        type="category", categoryorder="array", categoryarray=list(shown), autorange="reversed", showgrid=False
+    )
+    last = max(first + many for each in shown.values() for _, first, many in each)
+    across = axis("epoch", showgrid=False, zeroline=False, range=[0.5, last + 0.5])
+    drawn = layout(FRAME_PX + ROW_PX * len(shown), barmode="overlay", xaxis=across, yaxis=vertical)
+    return Chart("staleness", "", {"data": traces, "layout": drawn | {"showlegend": True}}, note)

@@ -1,0 +1,120 @@
+"""A run in one line, for the page, the terminal and programs; and what was run on what."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from thinwire.report import given
+from thinwire.report.figure import Table
+from thinwire.report.records import Run
+from thinwire.report.units import NOTHING, bytes_text, seconds_text, share_text
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """With the names of `train --json` where there are such."""
+    return {
+        "run": run.label,
+        "folder": str(run.folder),
+        "state": run.state.word,
+        "told": run.state.told,
+        "error": run.state.error,
+        "method": run.method,
+        "model": given.text(run.facts.get("model")),
+        "data": given.text(run.facts.get("data")),
+        "workers": given.count(run.facts.get("world_size")),
+        "seed": given.count(run.facts.get("seed")),
+        "epochs": run.asked,
+        "epochs_done": run.done,
+        "loss": run.last("loss"),
+        "val_score": run.last("val_score"),
+        "test_score": run.last("test_score"),
+        "epoch_s_median": run.median("seconds"),
+        "exposed_s_per_epoch": run.median("exposed_s"),
+        "bytes_per_epoch": run.median("bytes"),
+        "float32_bytes_per_epoch": run.median("float32_bytes"),
+        "training_s": sum(epoch.seconds or 0.0 for epoch in run.epochs),
+    }
+
+
+def results(runs: Sequence[Run]) -> Table:
+    rows = []
+    for run in runs:
+        own = summary(run)
+        thick, thin = own["float32_bytes_per_epoch"], own["bytes_per_epoch"]
+        rows.append(
+            (
+                run.label,
+                run.state.word,
+                run.method or NOTHING,
+                f"{run.done}" if run.asked is None else f"{run.done} of {run.asked}",
+                share_text(own["test_score"]),
+                share_text(own["val_score"]),
+                seconds_text(own["epoch_s_median"]),
+                seconds_text(own["exposed_s_per_epoch"]),
+                bytes_text(thin),
+                f"{thick / thin:.1f}x" if thick and thin else NOTHING,
+            )
+        )
+    headings = ("run", "state", "method", "epochs", "test", "validation", "an epoch", "of it waiting", "bytes an epoch")
+    return Table((*headings, "thinner than float32"), tuple(rows), texts=3)
+
+
+def set_up(runs: Sequence[Run]) -> Table:
+    """A fact a row, a run a column; facts that no run has are left out."""
+    facts = [_facts(run) for run in runs]
+    names = list(dict.fromkeys(name for own in facts for name in own))
+    rows = [(name, *(own.get(name, NOTHING) for own in facts)) for name in names if any(own.get(name) for own in facts)]
+    return Table(("", *(run.label for run in runs)), tuple(rows), texts=1 + len(runs))
+
+
+def _facts(run: Run) -> dict[str, str]:
+    told, machine = run.facts, given.table(run.facts.get("machine"))
+    found = {
+        "data": given.text(told.get("data")),
+        "model": _model(told),
+        "ranks": _shown(told.get("world_size")),
+        "where": _where(given.table(told.get("launch"))),
+        "machine": ", ".join(_machine(machine)),
+        "plan": _listed(given.table(told.get("plan"))),
+        "learning rate": _shown(told.get("lr")),
+        "seed": _shown(told.get("seed")),
+        "thinwire": given.text(told.get("thinwire")),
+        "folder": str(run.folder),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _model(told: Mapping[str, Any]) -> str:
+    if not told.get("model"):
+        return ""
+    dropout, norm = told.get("dropout"), given.text(told.get("norm"))
+    parts = [_shown(told["model"]), f"{_shown(told.get('layers'))} layers of {_shown(told.get('hidden'))}"]
+    parts += [f"norm {norm}"] if norm else []
+    parts += [f"dropout {_shown(dropout)}"] if dropout else []
+    return ", ".join(parts)
+
+
+def _where(launch: Mapping[str, Any]) -> str:
+    kind = given.text(launch.get("kind"))
+    hosts, rate = _shown(launch.get("hosts")), _shown(launch.get("rate"))
+    if kind == "lab":
+        return f"{hosts} emulated hosts at {rate}" if hosts else "emulated hosts"
+    return {"local": "processes on one machine", "torchrun": "a job of torchrun's"}.get(kind, kind)
+
+
+def _machine(machine: Mapping[str, Any]) -> list[str]:
+    known = {"cpu": "{}", "cores": "{} cores", "torch": "torch {}", "python": "Python {}", "native": "kernels {}"}
+    shown = [form.format(value) for name, form in known.items() if (value := _shown(machine.get(name)))]
+    return shown + [
+        f"{name} {value}" for name, each in machine.items() if name not in known and (value := _shown(each))
+    ]
+
+
+def _listed(plan: Mapping[str, Any]) -> str:
+    """What a method has to say for itself, all of it."""
+    return ", ".join(f"{name} {_shown(value)}" for name, value in plan.items() if _shown(value) and name != "seed")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(_shown(each) for each in value)
+    return "" if value is None or isinstance(value, dict) else str(value)
