@@ -19,11 +19,12 @@
 
   function draw() {
     const style = getComputedStyle(root);
-    for (const [name, figure] of Object.entries(figures)) {
+    const drawn = Object.entries(figures).map(([name, figure]) => {
       const { data, layout } = coloured(figure, style);
       layout.dragmode = touch ? false : "zoom";
-      Plotly.react("chart-" + name, data, layout, config);
-    }
+      return Plotly.react("chart-" + name, data, layout, config);
+    });
+    Promise.all(drawn).then(() => { root.dataset.drawn = root.dataset.scheme; });  // for who waits for it
     button.textContent = root.dataset.scheme === "dark" ? "light" : "dark";
     button.setAttribute("aria-label", "switch to " + button.textContent + " colours");
   }

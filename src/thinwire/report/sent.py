@@ -9,6 +9,7 @@ from thinwire.report.units import bytes_text
 
 ALL = "all channels"
 BAR_PX, GAP_PX, FRAME_PX = 20, 14, 110
+LONG_SHARE = 0.6
 
 
 def sent(runs: Sequence[Run]) -> Section:
@@ -47,17 +48,20 @@ def _sent(runs: Sequence[Run]) -> Chart:
     if len(silent) == len(runs):
         return Chart("bytes", "", None, note)
     channels = list(dict.fromkeys(name for own in traffic for name in own))
+    longest = max(max(each.bytes, each.float32_bytes or 0.0) for own in traffic for each in own.values())
     traces = []
     for number, (run, own) in enumerate(zip(runs, traffic, strict=True)):
         if own:
-            traces += [_bars(run, number, own, channels, thick=thick) for thick in (True, False)]
+            traces += [_bars(run, number, own, channels, longest, thick=thick) for thick in (True, False)]
     height = FRAME_PX + len(channels) * (GAP_PX + BAR_PX * (len(runs) - len(silent)))
     vertical = axis(type="category", autorange="reversed", showgrid=False)
     drawn = layout(height, barmode="group", bargap=0.25, xaxis=bytes_axis("bytes an epoch"), yaxis=vertical)
     return Chart("bytes", "", {"data": traces, "layout": drawn | {"showlegend": True}}, note)
 
 
-def _bars(run: Run, number: int, own: dict[str, Traffic], channels: list[str], *, thick: bool) -> dict[str, Any]:
+def _bars(
+    run: Run, number: int, own: dict[str, Traffic], channels: list[str], longest: float, *, thick: bool
+) -> dict[str, Any]:
     """Both kinds of a run lie on one another, as they have an offset group in common."""
     shown = [name for name in channels if name in own]
     values = [own[name].float32_bytes if thick else own[name].bytes for name in shown]
@@ -76,7 +80,12 @@ def _bars(run: Run, number: int, own: dict[str, Traffic], channels: list[str], *
         "meta": "float32" if thick else "sent",
     }
     if not thick:
-        trace |= {"text": [_thinner(own[name]) for name in shown], "textposition": "auto", "constraintext": "none"}
+        # Beside its bar, but for the longest, which leave no room there.
+        trace |= {
+            "text": [_thinner(own[name]) for name in shown],
+            "textposition": ["inside" if own[name].bytes > LONG_SHARE * longest else "outside" for name in shown],
+            "cliponaxis": False,
+        }
     return trace
 
 
