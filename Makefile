@@ -2,20 +2,25 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+DEMO := build/demo
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 
 .PHONY: demo test test-slow bench check format clean
 
 demo: $(READY)
-	$(BIN)/thinwire train --method sylvie --against exact
+	rm -rf $(DEMO)
+	$(BIN)/thinwire train --method sylvie --against exact --out $(DEMO)
+	$(BIN)/thinwire report $(DEMO) $(DEMO)/against --out $(DEMO)/report.html
+	@echo "open $(DEMO)/report.html in a browser"
 
 # Long, and alone on the machine: full-graph training on emulated hosts (root, iproute2).
 bench: $(READY)
 	failed=; for case in benchmarks/cases/fullgraph-*.toml; do $(BIN)/thinwire bench $$case --save || failed="$$failed $$case"; done; \
 	if [ -n "$$failed" ]; then echo "did not end (data not here?):$$failed"; exit 1; fi
 
+# Most tests wait for processes to start or to be missed: two at a time. A file's tests stay together and in order.
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

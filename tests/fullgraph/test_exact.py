@@ -40,7 +40,7 @@ def apart(found: torch.Tensor, right: torch.Tensor) -> float:
     return float((found - right).float().norm() / right.float().norm().clamp(min=1e-3))
 
 
-@pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("workers", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_shards_train_like_the_whole_graph(workers: int) -> None:
     results = launch.run(work.on_shards, CASES, workers=workers)
     for number, case in enumerate(CASES):

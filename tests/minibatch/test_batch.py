@@ -85,14 +85,14 @@ def test_sampled_sums_are_expected_to_be_the_whole_graphs(weighted: bool) -> Non
     degree = matrix.sum(axis=1)
     expected = {"total": plain, "normalised": matrix / np.sqrt(degree[:, None] * degree[None])}
     sums = {"total": torch.zeros(30, 3), "normalised": torch.zeros(30, 3)}
-    draws = 3000
+    draws = 1000
     for seed in range(draws):
         sampled, (layer,) = layers_of(topology, np.arange(30), (4,), seed)
         for kind in sums:
             sums[kind] += getattr(layer, kind)(x[sampled.nodes]) / draws
     for kind, found in sums.items():
         wanted = torch.from_numpy(expected[kind]).float() @ x
-        assert (found - wanted).abs().max() < 0.12 * wanted.abs().max(), kind
+        assert (found - wanted).abs().max() < 0.2 * wanted.abs().max(), kind
 
 
 def test_layers_are_prefixes_and_edges_are_as_pyg_has_them() -> None:

@@ -20,10 +20,11 @@ from thinwire.links.cost import read_cost
 from thinwire.minibatch.rank import work as train_on_batches
 from thinwire.training import machine
 from thinwire.training.job import Job
-from thinwire.training.run import FAILED, PLAN
+from thinwire.training.run import EVENTS, FAILED, PLAN
 
 Method = Literal["exact", "pipe", "sylvie", "adaqp", "salient"]
 AUTO = "auto"
+AGAINST = "against"  # in --out: the run to compare with
 Policy = Literal["vip", "degree", "halo", "paths", "simulation", "oracle", "none"]
 Rows = Literal["auto", "float32", "float16", "uniform:8", "uniform:4", "uniform:2", "uniform:1"]
 
@@ -163,9 +164,9 @@ class Train:
             job = replace(self._job(shards), forecast=forecast)
             other = None
             if self.against is not None:
-                beside = replace(job, plan=self._plan(self.against), out="", resume=False)
-                other = self._train(beside, console, Path(folder) / "against.jsonl")
-            result = self._train(job, console, (self.out or Path(folder)) / "events.jsonl")
+                beside = Path(folder if self.out is None else self.out) / AGAINST
+                other = self._train(self._beside(job, beside), console, beside / EVENTS)
+            result = self._train(job, console, (self.out or Path(folder)) / EVENTS)
         if console.quiet:  # one rank of many: the first one tells
             return
         console.print(tables.trained(result, other))
@@ -173,10 +174,18 @@ class Train:
             console.print(tables.assigned(result["assigned"]))
         if self.out is not None:
             console.print(f"kept in {self.out}: plan, events, checkpoints, predictions", highlight=False)
+            both = f"{self.out} {self.out / AGAINST}" if other else str(self.out)
+            console.print(f"look at it: thinwire report {both}", highlight=False)
         if self.json is not None:
             content = {**artifacts.stamp(seed=self.seed, world_size=result["workers"]), **result}
             artifacts.write_json(self.json, content | ({"against": other} if other else {}))
             console.print(f"written: {self.json}", highlight=False)
+
+    def _beside(self, job: Job[Any], folder: Path) -> Job[Any]:
+        """The run to compare with; kept, if this one is, in a folder of its own."""
+        folder.mkdir(parents=True, exist_ok=True)
+        plan, out = self._plan(str(self.against)), str(folder.resolve()) if self.out is not None else ""
+        return replace(job, plan=plan, out=out, resume=job.resume and (folder / EVENTS).exists(), forecast={})
 
     def _expect_used(self) -> None:
         """Refuse what would have no effect."""
@@ -206,7 +215,7 @@ class Train:
             return
         if self.out.exists() and not self.out.is_dir():
             raise ValueError(f"{self.out} is no folder; name another")
-        if self.resume and not (self.out / "events.jsonl").exists():
+        if self.resume and not (self.out / EVENTS).exists():
             raise ValueError(f"{self.out} holds no run; give the folder of one, or start without --resume")
         if self.resume and (plan := self.out / "plan.json").exists():
             trained_on = json.loads(plan.read_text()).get("data")
@@ -218,7 +227,7 @@ class Train:
             raise ValueError("--resume-epoch goes with --resume")
         self.out.mkdir(parents=True, exist_ok=True)
         artifacts.check_writable(self.out / "plan.json")
-        (self.out / "events.jsonl").touch()
+        (self.out / EVENTS).touch()
 
     def _plan(self, method: str) -> fullgraph.Plan | minibatch.Plan:
         if method == "salient":

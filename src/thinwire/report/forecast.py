@@ -47,13 +47,13 @@ def _methods(runs: Sequence[Run], number: int, run: Run, forecast: Forecast) -> 
     ]
     for other_number, other in enumerate(runs):
         seconds = other.median("seconds")
-        if seconds and other.method in [row.method for row in forecast.rows] and _alike(run, other):
+        if seconds and other.foretold_as in [row.method for row in forecast.rows] and _alike(run, other):
             traces.append(
                 {
                     "type": "scatter",
                     "mode": "markers",
                     "name": f"{plain(other.label)}, measured",
-                    "x": [plain(other.method)],
+                    "x": [plain(other.foretold_as)],
                     "y": [seconds],
                     "marker": {
                         "color": colour(other_number),
@@ -81,7 +81,7 @@ def _rates(runs: Sequence[Run], number: int, run: Run, forecast: Forecast) -> Ch
     for place, method in enumerate(methods):
         points = sorted((rate.bits_per_s, rate.epoch_s[method]) for rate in forecast.rates if method in rate.epoch_s)
         # In the colour of the run that followed it, where there is one.
-        owners = [other for other, each in enumerate(runs) if each.method == method and _alike(run, each)]
+        owners = [other for other, each in enumerate(runs) if each.foretold_as == method and _alike(run, each)]
         style = {"color": colour(owners[0]) if owners else "var(--muted)", "width": 2}
         traces.append(
             {

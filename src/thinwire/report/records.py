@@ -140,6 +140,13 @@ class Run:
         return str(plan.get("method", "")) if isinstance(plan, dict) else ""
 
     @property
+    def foretold_as(self) -> str:
+        """The method as forecasts call it: with what makes it another one."""
+        plan = self.facts.get("plan")
+        synchronous = self.method == "sylvie" and isinstance(plan, dict) and plan.get("staleness") == 0
+        return f"{self.method} --staleness 0" if synchronous else self.method
+
+    @property
     def done(self) -> int:
         """Epochs."""
         return self.epochs[-1].number + 1 if self.epochs else 0

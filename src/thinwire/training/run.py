@@ -25,6 +25,7 @@ from thinwire.training.job import Job
 from thinwire.training.saved import load_optimizer, optimizer_tensors, resumed
 
 PLAN = "plan.json"
+EVENTS = "events.jsonl"
 RESULT, FAILED = "result.json", "failed.json"  # how the run ended
 PREDICTIONS = "predictions.npz"
 
