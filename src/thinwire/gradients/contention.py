@@ -13,7 +13,8 @@ from thinwire.gradients.costs import Contention
 from thinwire.links import Door
 from thinwire.links.cost import Hinge
 
-MANY, SMALL_BYTES = 12, 2_000
+# So many that what one message takes shows above the noise of a pass.
+MANY, SMALL_BYTES = 64, 2_000
 FEW = 4
 LEAST_BYTES, MOST_BYTES = 20_000, 4_000_000
 PASSES = 4
