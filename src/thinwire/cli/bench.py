@@ -127,7 +127,7 @@ class Bench:
             console.print(forecasts.off(result, *check.errors(result.rows)), highlight=False)
         if problems := tables.problems(result):
             console.print(problems)
-        for line in tables.thinner(result):
+        for line in tables.thinner(result) if case.workload != check.WORKLOAD else ():
             console.print(line, highlight=False)
         return result.to_json(), case.seed, case.hosts * case.ranks_per_host
 

@@ -80,7 +80,7 @@ CAPTIONS = {
 def methods(result: harness.CaseResult) -> Table:
     """A case's methods, the first one as the measure of the rest."""
     case = result.case
-    where = f"{case.hosts} hosts at {', '.join(case.rates) or case.rate}"
+    where = f"{case.hosts} hosts at {case.settings.get('rates') or ', '.join(case.rates) or case.rate}"
     runs = "/".join(str(count) for count in sorted({row.repeats for row in result.rows}))
     caption = CAPTIONS.get(case.workload, CAPTIONS[""])
     table = Table(
