@@ -20,7 +20,7 @@ def called(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_method_is_foretold_and_one_recommended(tmp_path: Path) -> None:
     said = tmp_path / "plan.json"
-    done = called("plan", *MODEL, "--hosts", "3", "--rate", "10mbit", "--json", str(said))
+    done = called("plan", *MODEL, "--layers", "2", "--hosts", "3", "--rate", "10mbit", "--json", str(said))
     assert done.returncode == 0, done.stderr
     plan = json.loads(said.read_text())
     rows = {row["method"]: row for row in plan["rows"]}

@@ -59,6 +59,7 @@ def test_of_about_equal_ones_the_gentlest_and_no_sampling() -> None:
         fullgraph.Plan("sylvie", staleness=1, sync_every=0),
         fullgraph.Plan("adaqp"),
         fullgraph.Plan("adaqp", assign_every=5),
+        fullgraph.Plan("adaqp", assign_every=2),
         fullgraph.Plan("adaqp", bits_choice=(2, 4, 8)),
     ],
     ids=str,

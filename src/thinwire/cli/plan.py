@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import tyro
 from rich.console import Console
 
-from thinwire import artifacts, graphs
+from thinwire import artifacts, graphs, minibatch
 from thinwire.bench import methods
 from thinwire.cli import forecasts
 from thinwire.forecast import METHODS, even
@@ -42,7 +42,7 @@ class Plan:
     profile: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """What `thinwire profile` measured between the ranks, instead of --rate."""
     workers: int = 2
-    """Ranks on this machine, without --hosts and --profile."""
+    """Ranks on this machine, without --hosts and --profile; of a shard folder, its parts."""
     cores: int | None = None
     """That all ranks share; 0: each has its own. (0; of ranks on this machine its cores)"""
     methods: Annotated[str, tyro.conf.arg(metavar="LIST")] = ",".join(METHODS)
@@ -88,7 +88,9 @@ class Plan:
                 folder = Path(made) / "shards"
                 graphs.prepare(self.data, graphs.Settings(ranks, seed=self.seed), folder, on_phase=status.update)
             elif (parts := graphs.read_manifest(folder).num_parts) != ranks:
-                raise ValueError(f"{folder} has {parts} parts, the plan is for {ranks} ranks; partition again")
+                raise ValueError(
+                    f"{folder} has {parts} parts, the plan is for {ranks} ranks; give --hosts {parts}, or partition again"
+                )
             status.update(f"rehearsal of {len(self._methods())} methods on {ranks} ranks")
             found = foretell(
                 str(folder.resolve()),
@@ -111,7 +113,10 @@ class Plan:
         return [word.strip() for word in self.methods.split(",") if word.strip()]
 
     def _settings(self) -> dict[str, Any]:
-        return {"model": self.model, "layers": self.layers, "hidden": self.hidden}
+        usual = minibatch.Plan.fanouts
+        fanouts = [*usual, *[usual[-1]] * self.layers][: self.layers]
+        own = {"model": self.model, "layers": self.layers, "hidden": self.hidden}
+        return {**own, "fanouts": ",".join(map(str, fanouts))}
 
     def _cost(self) -> CostModel | None:
         if self.profile is not None:
@@ -119,8 +124,10 @@ class Plan:
         return even(self.hosts, lab.parse_rate(self.rate)) if self.hosts else None
 
     def _ranks(self) -> int:
-        cost = self._cost()
-        return self.workers if cost is None else cost.world_size
+        if (cost := self._cost()) is not None:
+            return cost.world_size
+        folder = Path(self.data)
+        return graphs.read_manifest(folder).num_parts if graphs.is_shard_folder(folder) else self.workers
 
     def _cores(self) -> int | None:
         if self.cores is not None:

@@ -1,6 +1,7 @@
 """A few epochs of every method on ranks that are here, with each step and transfer noted. What every rank does."""
 
 import gc
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -104,8 +105,9 @@ def window(plan: fullgraph.Plan) -> tuple[int, list[float]]:
     """
     if plan.adapts:
         # From the choice of bits on; its first epoch sends all rows.
+        periods = math.ceil((WARM + plan.mean_age) / plan.assign_every)
         share = plan.refreshed_share(plan.assign_every)
-        return plan.assign_every - WARM - plan.mean_age, [share, *_even(1 - share)]
+        return periods * plan.assign_every - WARM - plan.mean_age, [share, *_even(1 - share)]
     if not plan.may_be_stale:
         return 0, _even(1.0)
     if not plan.sync_every:
