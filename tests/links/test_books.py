@@ -19,6 +19,8 @@ def test_entries_add_up_by_channel_and_peer() -> None:
         "messages_to": {1: 2, 2: 1},
         "in_flight_s": 0.5,
         "exposed_s": 0.25,
+        "codec_s": 0.0,
+        "values": 0,
     }
     assert (taken["gradients"].bytes_sent, taken["gradients"].messages_sent) == (7, 1)
     assert books.take() == {}

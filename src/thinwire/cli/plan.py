@@ -89,7 +89,7 @@ class Plan:
                 graphs.prepare(self.data, graphs.Settings(ranks, seed=self.seed), folder, on_phase=status.update)
             elif (parts := graphs.read_manifest(folder).num_parts) != ranks:
                 raise ValueError(
-                    f"{folder} has {parts} parts, the plan is for {ranks} ranks; give --hosts {parts}, or partition again"
+                    f"{folder} has {parts} parts, the plan is for {ranks}; give --hosts {parts}, or partition again"
                 )
             status.update(f"rehearsal of {len(self._methods())} methods on {ranks} ranks")
             found = foretell(
