@@ -40,6 +40,11 @@ def test_thin_messages_on_slow_wires_and_none_on_fast_ones() -> None:
     assert set(content["rows"][0]) >= {"method", "epoch_s", "bytes_per_epoch", "memory_bytes", "speedup", "model"}
 
 
+def test_one_rank_has_nothing_to_send() -> None:
+    alone = [rehearsal("exact", 0.2, 0, ranks=1), rehearsal("sylvie", 0.1, 0, ranks=1)]
+    assert forecast(alone, even(1, 1e9), cores=None).recommended == "exact"
+
+
 def test_of_about_equal_ones_the_gentlest_and_no_sampling() -> None:
     assert choose({"exact": 1.01, "sylvie": 1.0}) == "exact"
     assert choose({"exact": 1.03, "sylvie": 1.0}) == "sylvie"
