@@ -23,7 +23,7 @@ def facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.system(),
         "cpu": _cpu(),
-        "cores": cores(),
+        "cores": os.cpu_count(),
         "kernels": f"native, {module.isa()}" if module is not None else "torch twins",
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
