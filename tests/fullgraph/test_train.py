@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.dist.test_lab import needs_lab
 from thinwire import graphs
@@ -75,11 +76,14 @@ def test_killed_and_resumed_the_losses_are_the_same_bits(tmp_path: Path, whole: 
         running.kill()
     assert running.returncode == 2
     assert "SIGKILL" in said
+    assert "SIGKILL" in json.loads((out / "failed.json").read_text())["error"]
     assert len(epochs_of(out)) < EPOCHS
     found = result("--method", "sylvie", "--out", str(out), "--resume", into=tmp_path / "result.json")
     assert found["losses"] == whole["losses"]
     assert epochs_of(out) == list(range(EPOCHS))
     assert found["test_score"] == whole["test_score"]
+    assert not (out / "failed.json").exists()
+    assert json.loads((out / "result.json").read_text())["losses"] == whole["losses"]
     assert not list((out / "checkpoints").glob(".*"))
 
 
@@ -95,6 +99,23 @@ def test_what_is_kept(whole: dict[str, Any]) -> None:
     halo_rows = once["forward_bytes"] / (4 * 64)
     saved = 2 * halo_rows * 4 * (32 + 4) - sum(row["forward_bytes"] + row["backward_bytes"] for row in later)
     assert events[-1]["float32_bytes"] - events[-1]["bytes"] == saved
+    assert (plan["epochs"], plan["launch"]) == (EPOCHS, {"kind": "local", "ranks": 2})
+    assert plan["machine"]["torch"] == torch.__version__
+    assert json.loads((out / "result.json").read_text())["test_score"] == whole["test_score"]
+    # Where each rank's time and bytes went, in the epochs that were looked at.
+    assert [event["epoch"] for event in events if "spans" in event] == [2, 3]
+    assert [event["epoch"] for event in events if "ranks" in event] == [2, 3, *range(4, EPOCHS, 5)]
+    assert [event["stale"] for event in events] == [(epoch + 1) % 10 != 0 and epoch > 0 for epoch in range(EPOCHS)]
+    for event in (each for each in events if "ranks" in each):
+        assert sum(each["bytes"] for each in event["channels"].values()) == event["bytes"]
+        assert sum(each["float32_bytes"] for each in event["channels"].values()) == event["float32_bytes"]
+        assert sum(size for rank in event["ranks"] for size in rank["bytes_to"].values()) == event["bytes"]
+        for rank in event["ranks"]:
+            assert rank["compute_s"] + rank["codec_s"] + rank["exposed_s"] == pytest.approx(rank["seconds"])
+            assert rank["codec_s"] > 0
+    waits = [span for span in events[2]["spans"][0] if span[0] == "wait"]
+    assert {span[1] for span in waits} >= {"gradients", "convs.1.forward"}
+    assert all(0 <= start <= end <= events[2]["seconds"] + 0.01 for _, _, start, end, _ in waits)
     label = np.load(out / "predictions.npz", allow_pickle=False)["label"]
     graph = graphs.load(DATA)
     right = label == graph.y
@@ -201,7 +222,6 @@ def test_a_run_that_diverges_says_where(tmp_path: Path) -> None:
     assert "the loss is nan at epoch 2, by rank 0" in alone.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_torchrun_with_two_ranks_compares_two_methods(tmp_path: Path) -> None:
     """Shards are made by the first of them; scores of several labels, as of the predictions that are kept."""
