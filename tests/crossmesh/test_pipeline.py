@@ -160,3 +160,10 @@ def test_a_pipeline_tells_its_own_costs() -> None:
     stage = Stage(module, ["h2"], None)
     stage.forward(0, {"h1": x}, {}, None, 1.0)
     assert told[1][1] == costs.stages[1].activation_bytes == stage.activation_bytes
+
+
+def test_a_blocking_send_ends_when_its_receiver_has_said_so() -> None:
+    sender, receiver = launch.run(work.receipts, 0.6, workers=2)
+    assert sender[False] < 0.5
+    assert sender[True] > 0.55
+    assert receiver[True] > 0.55  # and what is told late is not lost

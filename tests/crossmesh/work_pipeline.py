@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
+from thinwire.crossmesh.network import Network
 from thinwire.crossmesh.pipelines import edges, schedule, torch_schedules
-from thinwire.crossmesh.pipelines.edges import Edge, StageRanks
+from thinwire.crossmesh.pipelines.crossing import Crossing
+from thinwire.crossmesh.pipelines.edges import Edge, Kind, StageRanks
 from thinwire.crossmesh.pipelines.profile import profile
 from thinwire.crossmesh.pipelines.run import Pipeline
 from thinwire.crossmesh.pipelines.schedule import Action, Schedule
@@ -331,3 +333,25 @@ def profiled(member: Member) -> tuple[Any, ...]:
         for pipe in pipes:
             pipe.close()
     return found, pipes[0].activation_bytes
+
+
+def receipts(member: Member, late_s: float) -> dict[bool, float]:
+    """Seconds that the first rank waits for what it sends, without receipts and with them, which come late."""
+    taken: dict[bool, float] = {}
+    with Door(member.store, limit_s=20) as door:
+        send = door.send
+
+        def late(data: Tensor, peer: int, *, channel: str) -> Any:
+            if channel.endswith("arrived"):
+                time.sleep(late_s)
+            return send(data, peer, channel=channel)
+
+        door.send = late  # type: ignore[method-assign]
+        kind = Kind((4,), torch.float32, False, 4)
+        for wanted in (False, True):
+            ends = StageRanks((0,)), StageRanks((1,))
+            crossing = Crossing(Edge("h", 0, 1), f"h{wanted}", *ends, Network.even([0, 1]), door, receipts=wanted)
+            start = time.perf_counter()
+            crossing.forward(kind, torch.ones(4) if member.rank == 0 else None).wait()
+            taken[wanted] = time.perf_counter() - start
+    return taken

@@ -1,12 +1,15 @@
 """`thinwire plan` and `train --method auto`, as a user calls them."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from thinwire.cli.plan import Plan
 
 THINWIRE = [sys.executable, "-m", "thinwire"]
 DATA = "synthetic:nodes=1500,degree=8,classes=5,features=12"
@@ -51,6 +54,7 @@ def test_auto_follows_the_forecast_and_goes_on_with_what_it_chose(tmp_path: Path
     again = called(*words, "--epochs", "4", "--resume")
     assert again.returncode == 0, again.stderr
     assert "--method auto:" not in again.stdout
+    assert json.loads((out / "plan.json").read_text())["forecast"] == plan["forecast"]
     assert len((out / "events.jsonl").read_text().splitlines()) == 4
 
 
@@ -71,6 +75,9 @@ def test_a_plan_between_meshes(tmp_path: Path) -> None:
         (["plan", "--rate", "2gbit"], "Give --hosts"),
         (["plan", "--profile", "nowhere.json"], "is no profile"),
         (["plan", "--methods", "exact,magic"], "magic"),
+        (["plan", "--methods", "exct"], "Did you mean 'exact'?"),
+        (["train", "--method", "auto", "--sync-every", "5"], "leave --sync-every out"),
+        (["train", "--method", "auto", "--profile", "nowhere.json"], "is no profile"),
         (["plan", "--hosts", "-1"], "give 1 or more"),
         (["plan", "reshard", "here -> there"], "write it like"),
         (["plan", "gradient"], "Did you mean 'gradients'?"),
@@ -81,3 +88,19 @@ def test_a_plan_between_meshes(tmp_path: Path) -> None:
 )
 def test_what_can_not_be_done_is_said(words: list[str], told: str, refused: Callable[..., str]) -> None:
     assert told in refused(*words)
+
+
+def test_methods_are_told_apart_from_the_commas_of_their_options() -> None:
+    chosen = Plan(methods="exact, sylvie --bits 2,adaqp --bits-choice 2,4,8,salient")
+    assert chosen._methods() == ["exact", "sylvie --bits 2", "adaqp --bits-choice 2,4,8", "salient"]
+
+
+@pytest.mark.slow
+def test_a_job_of_torchruns_plans_together() -> None:
+    words = ["-m", "thinwire", "plan", *MODEL, "--methods", "exact,sylvie"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, *torchrun]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("recommended: thinwire train") == 1

@@ -40,6 +40,14 @@ def test_thin_messages_on_slow_wires_and_none_on_fast_ones() -> None:
     assert set(content["rows"][0]) >= {"method", "epoch_s", "bytes_per_epoch", "memory_bytes", "speedup", "model"}
 
 
+def test_without_exact_the_first_is_the_measure() -> None:
+    both = [rehearsal("pipe", 0.1, 10_000_000), rehearsal("sylvie", 0.12, 400_000)]
+    found = forecast(both, even(2, 1e8), cores=None)
+    assert (found.rows[0].speedup, found.recommended) == (1.0, "sylvie")
+    assert "the fastest of these" in found.why
+    assert forecast([rehearsal("salient", 0.1, 9)], even(2, 1e8), cores=None).recommended == "salient"
+
+
 def test_one_rank_has_nothing_to_send() -> None:
     alone = [rehearsal("exact", 0.2, 0, ranks=1), rehearsal("sylvie", 0.1, 0, ranks=1)]
     assert forecast(alone, even(1, 1e9), cores=None).recommended == "exact"

@@ -113,6 +113,7 @@ def test_what_is_kept(whole: dict[str, Any]) -> None:
         for rank in event["ranks"]:
             assert rank["compute_s"] + rank["codec_s"] + rank["exposed_s"] == pytest.approx(rank["seconds"])
             assert rank["codec_s"] > 0
+            assert 0 <= rank["hidden_s"] <= rank["compute_s"] + rank["codec_s"] + 1e-6
     waits = [span for span in events[2]["spans"][0] if span[0] == "wait"]
     assert {span[1] for span in waits} >= {"gradients", "convs.1.forward"}
     assert all(0 <= start <= end <= events[2]["seconds"] + 0.01 for _, _, start, end, _ in waits)

@@ -105,7 +105,14 @@ def test_staleness_in_stretches(runs: list[Run]) -> None:
     assert stretches(runs[1]) == [(False, 0, 1), (True, 1, 9), (False, 10, 1), (True, 11, 9)]
     assert stretches(runs[0]) == [(False, 0, 20)]
     stale = next(trace for trace in traces(staleness(runs)) if trace["name"] == "stale")
-    assert (stale["y"], stale["base"], stale["x"]) == (["sylvie", "sylvie"], [1.5, 11.5], [9, 9])
+    assert (stale["y"], stale["base"], stale["x"]) == ([1, 1], [1.5, 11.5], [9, 9])
+
+
+def test_runs_whose_labels_look_alike_keep_a_bar_each(tmp_path: Path) -> None:
+    names = [f"wordnet-sylvie-with-a-learning-rate-of-{rate}-and-the-seed-0" for rate in (1, 5)]
+    alike = read_runs([made.run(tmp_path / name) for name in names])
+    stale = next(trace for trace in traces(staleness(alike)) if trace["name"] == "stale")
+    assert stale["y"] == [0, 0, 1, 1]
 
 
 def test_predicted_beside_measured(runs: list[Run]) -> None:
@@ -117,6 +124,18 @@ def test_predicted_beside_measured(runs: list[Run]) -> None:
     assert ("adaqp", "seconds an epoch", "190 ms", "200 ms", "-5%") in told.rows
     assert ("adaqp", "halo bytes an epoch", "400 kB", "400 kB", "0%") in told.rows
     assert ("adaqp", "seconds an epoch, planned", "180 ms", "200 ms", "-10%") in told.rows
+
+
+def test_a_synchronous_run_is_compared_with_its_own_row(tmp_path: Path) -> None:
+    folder = made.run(tmp_path / "run", method="sylvie", forecast=True)
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["plan"]["staleness"] = 0
+    row = {"epoch_s": 0.25, "bytes_per_epoch": 1, "memory_bytes": 1, "speedup": 1, "model": "replay"}
+    plan["forecast"]["rows"].append({"method": "sylvie --staleness 0", **row})
+    (folder / "plan.json").write_text(json.dumps(plan))
+    told = comparison(read_runs([folder]))
+    assert told is not None
+    assert [row[2] for row in told.rows if row[1] == "seconds an epoch, planned"] == ["250 ms"]
 
 
 def test_forecast_beside_all_runs_that_are_alike(runs: list[Run]) -> None:

@@ -93,7 +93,7 @@ class Bench:
         content, seed, world_size = measure(console)
         for path in self._files():
             artifacts.write_json(path, {**artifacts.stamp(seed=seed, world_size=world_size), **content})
-            console.print(f"written: {path}", highlight=False)
+            console.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
         if content.get("failed"):
             raise ValueError(f"{self.case} did not end; the table has what came before. {content['failed']}")
 
@@ -129,7 +129,11 @@ class Bench:
             console.print(problems)
         for line in tables.thinner(result) if case.workload != check.WORKLOAD else ():
             console.print(line, highlight=False)
-        return result.to_json(), case.seed, case.hosts * case.ranks_per_host
+        content = result.to_json()
+        if case.workload == check.WORKLOAD:
+            median, worst = check.errors(result.rows)
+            content |= {"predicted_off_median": median, "predicted_off_worst": worst}
+        return content, case.seed, case.hosts * case.ranks_per_host
 
     def _files(self) -> list[Path]:
         files = [self.json] if self.json is not None else []

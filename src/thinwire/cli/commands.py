@@ -45,7 +45,7 @@ COMMANDS = {
 PLANS = {
     "minibatch": Entry("plan_minibatch:PlanMinibatch", "what does a cache save?", "plan minibatch --data shards"),
     "gradients": Entry("plan_gradients:PlanGradients", "any model's gradients", "plan gradients --network gpt"),
-    "reshard": Entry("plan_reshard:PlanReshard", "between two meshes", 'plan reshard "1x2 S0 R -> 2x2 R R of 8x8"'),
+    "reshard": Entry("plan_reshard:PlanReshard", "between two meshes", "plan reshard --help"),
 }
 
 

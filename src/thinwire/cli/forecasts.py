@@ -3,19 +3,20 @@
 from collections.abc import Sequence
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from thinwire.bench.harness import CaseResult
 from thinwire.forecast import Forecast
+from thinwire.forecast.forecast import base_of, comparable, is_sampled
 
 BARS = " ▁▂▃▄▅▆▇█"
-SAMPLED = "salient"
 
 
 def table(forecast: Forecast, title: str) -> Table:
     """A row for each method; the recommended one stands out."""
-    shown = Table(title=title, caption=forecast.why, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    shown = Table(title=escape(title), caption=forecast.why, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     shown.add_column("method", no_wrap=True)
     for heading in ("epoch", "speed-up", "waits", "MB/epoch", "GB/rank", "model"):
         shown.add_column(heading, justify="left" if heading == "model" else "right", no_wrap=True)
@@ -29,7 +30,7 @@ def table(forecast: Forecast, title: str) -> Table:
             f"{row.bytes_per_epoch / 1e6:,.2f}",
             f"{row.memory_bytes / 1e9:.2f}",
             row.model,
-            style="bold green" if is_best else "dim" if row.method.startswith(SAMPLED) else "",
+            style="bold green" if is_best else "dim" if is_sampled(row.method) else "",
         )
     return shown
 
@@ -49,12 +50,12 @@ def chart(forecast: Forecast) -> Table:
     for row in forecast.rows:
         cells = []
         for seconds_of in forecast.rates.values():
-            best = min(each for name, each in seconds_of.items() if not name.startswith(SAMPLED))
+            best = min(comparable(seconds_of).values())
             own = seconds_of[row.method]
             bar = BARS[round(min(1.0, best / own) * (len(BARS) - 1))]
-            speedup = seconds_of[forecast.rows[0].method] / own
+            speedup = seconds_of[base_of(seconds_of)] / own
             figure = f"{speedup:.0f}" if speedup >= 9.95 else f"{speedup:.1f}"
-            style = "green" if own <= best else "dim" if row.method.startswith(SAMPLED) else ""
+            style = "green" if own <= best else "dim" if is_sampled(row.method) else ""
             cells.append(Text(f"{figure}{bar}", style=style))
         shown.add_row(row.method, *cells)
     return shown

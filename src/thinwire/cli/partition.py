@@ -70,7 +70,7 @@ class Partition:
         console.print(tables.parts(result))
         for line in tables.partition_lines(result):
             console.print(line, highlight=False)
-        console.print(f"written: {self.out}", highlight=False)
+        console.print(f"written: {self.out}", highlight=False, markup=False, soft_wrap=True)
         if self.json is not None:
             artifacts.write_json(self.json, {**artifacts.stamp(seed=self.seed, world_size=self.parts), **result})
-            console.print(f"written: {self.json}", highlight=False)
+            console.print(f"written: {self.json}", highlight=False, markup=False, soft_wrap=True)

@@ -1,5 +1,6 @@
 """`thinwire plan`."""
 
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,14 +9,17 @@ from typing import Annotated, Any, ClassVar, Literal
 import tyro
 from rich.console import Console
 
-from thinwire import artifacts, graphs, minibatch
+from thinwire import artifacts, graphs, launch, minibatch
 from thinwire.bench import methods
 from thinwire.cli import forecasts
+from thinwire.cli.spelling import nearest
 from thinwire.forecast import METHODS, even
 from thinwire.forecast.here import foretell
 from thinwire.launch import lab
 from thinwire.links.cost import CostModel, read_cost
 from thinwire.training import machine
+
+NAMES = tuple(dict.fromkeys(method.split()[0] for method in METHODS))
 
 
 @dataclass
@@ -32,7 +36,7 @@ class Plan:
     codecs), plan reshard (a tensor between two meshes).
     """
 
-    joins: ClassVar[bool] = False
+    joins: ClassVar[bool] = True
     data: str = "synthetic"
     """A graph by name (synthetic:..., planetoid:cora, graph.npz), or a folder that `thinwire partition` has written."""
     hosts: int = 0
@@ -74,49 +78,61 @@ class Plan:
             )
         if not self.hosts and self.rate != Plan.rate:
             raise ValueError(f"--rate {self.rate}: of how many machines? Give --hosts")
+        for method in self._methods():
+            if method.split()[0] not in NAMES:
+                near = nearest(method.split()[0], NAMES)
+                raise ValueError(f"--methods has {method!r}; give some of {', '.join(NAMES)}.{near}")
         methods.check(tuple(self._methods()), self._settings(), {})
-        self._cost()
+        seat, cost = launch.seat_from_torchrun(), self._cost()
+        if seat is not None and cost is not None and cost.world_size != seat.world_size:
+            raise ValueError(
+                f"the plan is for {cost.world_size} ranks, torchrun started {seat.world_size}; start as many"
+            )
 
     def run(self, console: Console) -> None:
         cost, ranks = self._cost(), self._ranks()
         with (
             tempfile.TemporaryDirectory(prefix="thinwire-plan-") as made,
-            Console(stderr=True).status("plan") as status,
+            Console(stderr=True, quiet=console.quiet).status("plan") as status,
         ):
-            folder = Path(self.data)
+            folder, joins = Path(self.data), launch.seat_from_torchrun() is not None
             if not graphs.is_shard_folder(folder):
                 folder = Path(made) / "shards"
-                graphs.prepare(self.data, graphs.Settings(ranks, seed=self.seed), folder, on_phase=status.update)
+                if not joins:  # else each machine of the job sees to its own
+                    graphs.prepare(self.data, graphs.Settings(ranks, seed=self.seed), folder, on_phase=status.update)
             elif (parts := graphs.read_manifest(folder).num_parts) != ranks:
                 raise ValueError(
-                    f"{folder} has {parts} parts, the plan is for {ranks}; give --hosts {parts}, or partition again"
+                    f"{folder} has {parts} parts, the plan is for {ranks}; plan for {parts}, or partition again"
                 )
             status.update(f"rehearsal of {len(self._methods())} methods on {ranks} ranks")
             found = foretell(
-                str(folder.resolve()),
-                self._settings(),
+                str(folder.resolve()) if graphs.is_shard_folder(folder) else "",
+                {**self._settings(), "data": self.data},
                 ranks=ranks,
                 cost=cost,
                 cores=self._cores(),
                 methods=self._methods(),
                 seed=self.seed,
             )
+        if console.quiet:  # one rank of many: the first one tells
+            return
         console.print(forecasts.table(found, f"{self.model} on {self.data}, {self._where(ranks)}"))
         console.print(forecasts.chart(found))
-        console.print(f"recommended: thinwire train --method {found.recommended}", highlight=False)
+        console.print(
+            f"recommended: thinwire train --method {found.recommended}", highlight=False, markup=False, soft_wrap=True
+        )
         if self.json is not None:
             content = {**artifacts.stamp(seed=self.seed, world_size=ranks), "data": self.data, **found.to_json()}
             artifacts.write_json(self.json, content)
-            console.print(f"written: {self.json}", highlight=False)
+            console.print(f"written: {self.json}", highlight=False, markup=False, soft_wrap=True)
 
     def _methods(self) -> list[str]:
-        return [word.strip() for word in self.methods.split(",") if word.strip()]
+        # Not at the commas within an option.
+        return [word.strip() for word in re.split(r",(?=\s*[a-z])", self.methods) if word.strip()]
 
     def _settings(self) -> dict[str, Any]:
-        usual = minibatch.Plan.fanouts
-        fanouts = [*usual, *[usual[-1]] * self.layers][: self.layers]
-        own = {"model": self.model, "layers": self.layers, "hidden": self.hidden}
-        return {**own, "fanouts": ",".join(map(str, fanouts))}
+        fanouts = ",".join(map(str, minibatch.Plan.fanouts_for(self.layers)))
+        return {"model": self.model, "layers": self.layers, "hidden": self.hidden, "fanouts": fanouts}
 
     def _cost(self) -> CostModel | None:
         if self.profile is not None:
@@ -126,13 +142,15 @@ class Plan:
     def _ranks(self) -> int:
         if (cost := self._cost()) is not None:
             return cost.world_size
+        if (seat := launch.seat_from_torchrun()) is not None:
+            return seat.world_size
         folder = Path(self.data)
         return graphs.read_manifest(folder).num_parts if graphs.is_shard_folder(folder) else self.workers
 
     def _cores(self) -> int | None:
         if self.cores is not None:
             return self.cores or None
-        return machine.cores() if self._cost() is None else None
+        return machine.cores() if self._cost() is None and launch.seat_from_torchrun() is None else None
 
     def _where(self, ranks: int) -> str:
         if self.profile is not None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 
 from thinwire import artifacts, launch
 from thinwire.bench import fusion
@@ -28,7 +29,7 @@ class PlanGradients:
     thinwire plan gradients --trace trace.json         the timeline, for ui.perfetto.dev
     """
 
-    joins: ClassVar[bool] = False
+    joins: ClassVar[bool] = True
     network: Annotated[str, tyro.conf.arg(metavar="NAME")] = "resnet"
     """resnet, gpt, or package.module:function."""
     codec: Annotated[str, tyro.conf.arg(metavar="CODECS")] = "auto"
@@ -53,6 +54,8 @@ class PlanGradients:
         if self.workers < 1:
             raise ValueError(f"--workers is {self.workers}; give 1 or more")
         lab.parse_rate(self.rate)
+        if self.hosts and launch.seat_from_torchrun() is not None:
+            raise ValueError("--hosts starts ranks of its own; give it without torchrun")
         if self.hosts < 0:
             raise ValueError(f"--hosts is {self.hosts}; give 1 or more, or leave it out for ranks on this machine")
         if self.hosts and (problem := lab.missing()):
@@ -71,15 +74,15 @@ class PlanGradients:
         if console.quiet:  # one rank of many: the first one tells
             return
         plan: Plan = found["plan"]
-        console.print(tables.groups(plan, f"gradients of {self.network}, {where}"))
+        console.print(tables.groups(plan, f"gradients of {escape(self.network)}, {where}"))
         console.print(tables.fusions(plan, found["measured_s"]))
         if self.trace is not None:
             write_trace(self.trace, plan, [MeasuredGroup(**row) for row in found["times"]])
-            console.print(f"written: {self.trace}, for ui.perfetto.dev", highlight=False)
+            console.print(f"written: {self.trace}, for ui.perfetto.dev", highlight=False, markup=False, soft_wrap=True)
         if self.json is not None:
             stamp = artifacts.stamp(seed=self.seed, world_size=plan.world_size)
             artifacts.write_json(self.json, {**stamp, **content(found)})
-            console.print(f"written: {self.json}", highlight=False)
+            console.print(f"written: {self.json}", highlight=False, markup=False, soft_wrap=True)
 
 
 def content(found: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +92,7 @@ def content(found: dict[str, Any]) -> dict[str, Any]:
     steps = {"cupcake": plan.predicted.step_s, **plan.alternatives}
     none = steps["none"]
     rows = [
-        {"method": name, "step_s": step_s, "speedup": none / step_s}
+        {"method": name, "step_s": step_s, "speedup": none / step_s, "model": "timeline"}
         for name, step_s in sorted(steps.items(), key=lambda item: item[1])
     ]
     return {

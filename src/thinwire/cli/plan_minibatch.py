@@ -84,7 +84,7 @@ class PlanMinibatch:
         console.print(tables.caches(result))
         if self.json is not None:
             artifacts.write_json(self.json, {**artifacts.stamp(seed=self.seed, world_size=result["parts"]), **result})
-            console.print(f"written: {self.json}", highlight=False)
+            console.print(f"written: {self.json}", highlight=False, markup=False, soft_wrap=True)
 
     def _planned(self, folder: Path) -> dict[str, Any]:
         plan, topology = self._plan(), minibatch.Topology.read(folder)
@@ -111,6 +111,7 @@ class PlanMinibatch:
                     {
                         "method": f"salient --cache {alpha:g} --cache-policy {policy}",
                         "cache": alpha,
+                        "model": "vip",
                         "cache_policy": policy,
                         "remote_rows": int(traffic.rows),
                         "bytes_per_epoch": int(traffic.feature_bytes + gradients),

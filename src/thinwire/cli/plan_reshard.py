@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 import tyro
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from thinwire import artifacts
@@ -52,8 +53,8 @@ class PlanReshard:
         plans = self._plans()
         best = plans[AUTO]
         shown = Table(
-            title=self.problem,
-            caption=f"hosts' cards at {self.rate} each way; no plan is faster than the bound",
+            title=escape(self.problem),
+            caption=f"model: hosts' cards at {self.rate} each way; no plan is faster than the bound",
             box=box.SIMPLE_HEAD,
             padding=(0, 1, 0, 0),
             pad_edge=False,
@@ -75,13 +76,19 @@ class PlanReshard:
         console.print(shown)
         if self.json is not None:
             rows = [
-                {"method": name, "seconds": each.predicted_s, "bound_s": each.bound_s, "bytes": each.host_bytes}
+                {
+                    "method": name,
+                    "seconds": each.predicted_s,
+                    "bound_s": each.bound_s,
+                    "bytes": each.host_bytes,
+                    "model": "cards",
+                }
                 for name, each in plans.items()
             ]
             stamp = artifacts.stamp(seed=0, world_size=len(best.host_of))
             content = {**stamp, "rows": rows, "recommended": best.strategy, "plan": best.to_json()}
             artifacts.write_json(self.json, content)
-            console.print(f"written: {self.json}", highlight=False)
+            console.print(f"written: {self.json}", highlight=False, markup=False, soft_wrap=True)
 
     def _plans(self) -> dict[str, Plan]:
         mesh = [int(side.split()[0].split("x")[1]) for side in self.problem.split(" of ")[0].split(" -> ")]

@@ -76,7 +76,7 @@ class Profile:
             console.print(tables.check(found["check"]))
         for path in self._files():
             artifacts.write_json(path, profile)
-            console.print(f"written: {path}", highlight=False)
+            console.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
 
     def _files(self) -> list[Path]:
         return [self.out, *([self.json] if self.json else [])]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from thinwire.bench import batches as batch_bench
@@ -84,7 +85,7 @@ def methods(result: harness.CaseResult) -> Table:
     runs = "/".join(str(count) for count in sorted({row.repeats for row in result.rows}))
     caption = CAPTIONS.get(case.workload, CAPTIONS[""])
     table = Table(
-        title=f"{case.name}: {case.workload} on {where}",
+        title=f"{escape(case.name)}: {case.workload} on {where}",
         caption=caption.format(runs),
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -218,7 +219,7 @@ def _link(row: Mapping[str, Any] | None) -> str:
 def parts(result: Mapping[str, Any]) -> Table:
     """A partition's parts."""
     table = Table(
-        title=f"{result['data']}: {result['num_nodes']:,} nodes, {result['num_edges']:,} edges",
+        title=f"{escape(result['data'])}: {result['num_nodes']:,} nodes, {result['num_edges']:,} edges",
         box=box.SIMPLE_HEAD,
         padding=0,
         pad_edge=False,
@@ -271,7 +272,7 @@ def trained(result: Mapping[str, Any], other: Mapping[str, Any] | None = None) -
     """What came of a run, beside another one's."""
     runs = [result] if other is None else [other, result]
     table = Table(
-        title=f"{result['model']} on {result['data']}, {result['workers']} ranks",
+        title=f"{result['model']} on {escape(result['data'])}, {result['workers']} ranks",
         caption=_fetched(result["predicted"]) if result.get("predicted") else _widths(result["messages"]),
         box=box.SIMPLE_HEAD,
         show_header=other is not None,
@@ -325,7 +326,7 @@ def assigned(record: Mapping[str, Any]) -> Table:
 def caches(result: Mapping[str, Any]) -> Table:
     """What each cache of minibatch training would come to."""
     table = Table(
-        title=f"minibatch training on {result['data']}, {result['parts']} ranks, {result['steps']} steps an epoch",
+        title=f"minibatch training on {escape(result['data'])}, {result['parts']} ranks, {result['steps']} steps",
         caption=f"foretold by VIP; of the bytes {result['gradient_bytes']:,} are gradients; rows held: of features, by "
         "the rank with the most",
         box=box.SIMPLE_HEAD,

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from thinwire import artifacts, fullgraph, graphs, launch, minibatch
 from thinwire.cli import forecasts, tables
+from thinwire.cli.agree import agreed
 from thinwire.cli.watch import watched
 from thinwire.forecast import METHODS, Forecast, even
 from thinwire.forecast.here import foretell
@@ -173,25 +174,35 @@ class Train:
         if result.get("assigned"):
             console.print(tables.assigned(result["assigned"]))
         if self.out is not None:
-            console.print(f"kept in {self.out}: plan, events, checkpoints, predictions", highlight=False)
+            console.print(
+                f"kept in {self.out}: plan, events, checkpoints, predictions",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
             both = f"{self.out} {self.out / AGAINST}" if other else str(self.out)
-            console.print(f"look at it: thinwire report {both}", highlight=False)
+            console.print(f"look at it: thinwire report {both}", highlight=False, markup=False, soft_wrap=True)
         if self.json is not None:
             content = {**artifacts.stamp(seed=self.seed, world_size=result["workers"]), **result}
             artifacts.write_json(self.json, content | ({"against": other} if other else {}))
-            console.print(f"written: {self.json}", highlight=False)
+            console.print(f"written: {self.json}", highlight=False, markup=False, soft_wrap=True)
 
     def _beside(self, job: Job[Any], folder: Path) -> Job[Any]:
         """The run to compare with; kept, if this one is, in a folder of its own."""
         folder.mkdir(parents=True, exist_ok=True)
         plan, out = self._plan(str(self.against)), str(folder.resolve()) if self.out is not None else ""
-        return replace(job, plan=plan, out=out, resume=job.resume and (folder / EVENTS).exists(), forecast={})
+        resume = job.resume and agreed((folder / EVENTS).exists())
+        return replace(job, plan=plan, out=out, resume=resume, forecast={})
 
     def _expect_used(self) -> None:
         """Refuse what would have no effect."""
         methods = {self.method, self.against}
         few = {"bits": "sylvie", "staleness": "sylvie", "bits_choice": "adaqp", "assign": "adaqp", "balance": "adaqp"}
-        few |= {"assign_every": "adaqp", "weigh": "adaqp", "only": "adaqp", "profile": "adaqp"}
+        few |= {"assign_every": "adaqp", "weigh": "adaqp", "only": "adaqp"}
+        if self.method != AUTO:
+            few["profile"] = "adaqp"
+        elif self.sync_every is not None:
+            raise ValueError("--method auto compares methods as they usually are; leave --sync-every out, or name one")
         sampling = ("batch", "fanouts", "cache", "cache_policy", "rows", "depth", "sampler_threads")
         few |= dict.fromkeys(sampling, "salient")
         for name, method in few.items():
@@ -217,7 +228,7 @@ class Train:
             raise ValueError(f"{self.out} is no folder; name another")
         if self.resume and not (self.out / EVENTS).exists():
             raise ValueError(f"{self.out} holds no run; give the folder of one, or start without --resume")
-        if self.resume and (plan := self.out / "plan.json").exists():
+        if self.resume and (plan := self.out / PLAN).exists():
             trained_on = json.loads(plan.read_text()).get("data")
             if trained_on != self.data and not graphs.is_shard_folder(Path(self.data)):
                 raise ValueError(f"the run in {self.out} was trained on {trained_on}; give --data {trained_on}")
@@ -226,7 +237,7 @@ class Train:
         if self.resume_epoch is not None and not self.resume:
             raise ValueError("--resume-epoch goes with --resume")
         self.out.mkdir(parents=True, exist_ok=True)
-        artifacts.check_writable(self.out / "plan.json")
+        artifacts.check_writable(self.out / PLAN)
         (self.out / EVENTS).touch()
 
     def _plan(self, method: str) -> fullgraph.Plan | minibatch.Plan:
@@ -265,10 +276,11 @@ class Train:
 
     def _settle_method(self, shards: str, console: Console) -> dict[str, Any]:
         """Turn auto into a method: that of the run which goes on, or the one that is foretold to be the fastest."""
-        if self.resume and (kept := Path(self.out or "") / PLAN).exists():
-            plan = json.loads(kept.read_text())["plan"]
-            self.method, self.staleness = plan["method"], plan["staleness"]
-            return {}
+        kept = agreed(self._kept_plan()) if self.resume else None
+        if kept is not None:
+            self.method = kept["plan"]["method"]
+            self.staleness = kept["plan"].get("staleness", self.staleness)
+            return dict(kept.get("forecast", {}))
         with Console(stderr=True, quiet=console.quiet).status("rehearsal: which method is the fastest here?"):
             found = self._foretold(shards)
         name, *words = found.recommended.split()
@@ -277,6 +289,11 @@ class Train:
             self.staleness = int(words[1])  # type: ignore[assignment]
         console.print(forecasts.table(found, f"--method auto: {found.recommended}"))
         return found.to_json()
+
+    def _kept_plan(self) -> dict[str, Any] | None:
+        """Of the run that goes on, where this machine has it."""
+        path = Path(self.out or "") / PLAN
+        return dict(json.loads(path.read_text())) if path.exists() else None
 
     def _foretold(self, shards: str) -> Forecast:
         names = ("data", "model", "layers", "hidden", "dropout", "norm")
@@ -342,15 +359,25 @@ class Train:
     def _train(self, job: Job[Any], console: Console, events: Path) -> dict[str, Any]:
         job = replace(job, events=str(events.resolve()))
         work = train_on_batches if job.plan.method == "salient" else train_on_all
+        before = _written_s(job)
         try:
             with watched(events, job.plan.method, self.epochs, console):
                 if self.hosts:
                     with Lab(self.hosts, rate=self.rate) as hosts:
                         return dict(hosts.run(work, job)[0])
                 return dict(launch.run(work, job, workers=self.workers)[0])
-        except launch.RankFailed as error:
-            if job.out and not console.quiet:
-                # For the report of what there is.
-                stamp = artifacts.stamp(seed=self.seed, world_size=self.hosts or self.workers)
-                artifacts.write_json(Path(job.out) / FAILED, {**stamp, "error": error.reason or str(error)})
+        except Exception as error:
+            # For the report of what there is; a run that was refused before it began is as it was.
+            if job.out and not console.quiet and _written_s(job) != before:
+                seat = launch.seat_from_torchrun()
+                ranks = seat.world_size if seat is not None else self.hosts or self.workers
+                said = (isinstance(error, launch.RankFailed) and error.reason) or str(error)
+                stamp = artifacts.stamp(seed=self.seed, world_size=ranks)
+                artifacts.write_json(Path(job.out) / FAILED, {**stamp, "error": said})
             raise
+
+
+def _written_s(job: Job[Any]) -> float | None:
+    """When the run last began."""
+    path = Path(job.out) / PLAN
+    return path.stat().st_mtime if job.out and path.exists() else None

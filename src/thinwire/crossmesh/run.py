@@ -5,7 +5,7 @@ Buffers are bounded: a rank has at most WORKERS pieces in hand, and of one that 
 source is only read.
 """
 
-import itertools
+import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,18 +30,21 @@ class Handle:
         self._door, self._channel, self._parts, self._finish = door, channel, parts, finish
 
     def then(self, call: Callable[[], None]) -> None:
-        """Call it once all has gone well, on the thread that does the last part."""
-        left = itertools.count(len(self._parts) - 1, -1)
+        """Call it once all has gone well, whether anybody waits or not; `wait` comes after, and raises its errors."""
+        parts, over = list(self._parts), Future[None]()
+        self._parts = [*parts, over]
 
-        def ended(part: Future[None]) -> None:
-            # An error stops the count: whoever waits is told of it.
-            if part.exception() is None and next(left) == 0:
+        def follow() -> None:
+            try:
+                for part in parts:
+                    part.result()
                 call()
+            except BaseException as error:
+                over.set_exception(error)
+            else:
+                over.set_result(None)
 
-        for part in self._parts:
-            part.add_done_callback(ended)
-        if not self._parts:
-            call()
+        threading.Thread(target=follow, name="thinwire-receipt", daemon=True).start()
 
     def wait(self) -> dict[int, Tensor]:
         """This rank's tiles, by the tensor's place in the plan; those it has none of are left out."""

@@ -52,7 +52,7 @@ class Forecast:
 def forecast(rehearsals: Sequence[Rehearsal], cost: CostModel, *, cores: int | None, chart: bool = True) -> Forecast:
     """On these wires; `cores` that all ranks share, None: each has its own."""
     seconds = {each.method: epoch_s(each, cost, cores) for each in rehearsals}
-    base = seconds.get(EXACT, next(iter(seconds.values())))
+    base = seconds[base_of(seconds)]
     nothing = even(cost.world_size, 1e15, 0.0)
     rows = [
         Row(
@@ -82,9 +82,23 @@ def epoch_s(rehearsal: Rehearsal, cost: CostModel, cores: int | None) -> float:
     return weighed / sum(rehearsal.weights) + rehearsal.more_s
 
 
+def base_of(seconds: Mapping[str, float]) -> str:
+    """What speed-ups are over: exact, or else the first."""
+    return EXACT if EXACT in seconds else next(iter(seconds))
+
+
+def is_sampled(method: str) -> bool:
+    return method.split()[0] == SALIENT
+
+
+def comparable(seconds: Mapping[str, float]) -> Mapping[str, float]:
+    """Of those that train on the whole graph; of all, where none does."""
+    return {method: each for method, each in seconds.items() if not is_sampled(method)} or seconds
+
+
 def choose(seconds: Mapping[str, float]) -> str:
     """The quickest of those that train on the whole graph; of about equal ones the gentlest."""
-    whole = {method: each for method, each in seconds.items() if method.split()[0] != SALIENT} or seconds
+    whole = comparable(seconds)
     least = min(whole.values())
     close = [method for method, each in whole.items() if each <= CLOSE * least]
     return min(close, key=lambda method: GENTLE.index(method) if method in GENTLE else len(GENTLE))
@@ -93,9 +107,12 @@ def choose(seconds: Mapping[str, float]) -> str:
 def _why(rows: Sequence[Row], recommended: str) -> str:
     by_name = {row.method: row for row in rows}
     chosen, exact = by_name[recommended], by_name.get(EXACT)
-    if exact is None or recommended == EXACT:
-        share = chosen.waits
-        return f"float32 messages take {share:.0%} of its epoch: too little for fewer bytes to pay for their coding"
+    if exact is None:
+        return f"the fastest of these; it waits {chosen.waits:.0%} of its epoch for the network"
+    if recommended == EXACT:
+        return (
+            f"float32 messages take {exact.waits:.0%} of its epoch: too little for fewer bytes to pay for their coding"
+        )
     return (
         f"exact waits {exact.waits:.0%} of its epoch for the network; {recommended} is predicted "
         f"{chosen.speedup:.2f}x as fast, and waits {chosen.waits:.0%}"

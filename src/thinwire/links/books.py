@@ -54,21 +54,32 @@ class Books:
     def __init__(self) -> None:
         self._channels: dict[str, ChannelBook] = {}
         self._lock = threading.Lock()
+        self._under_way = 0
+        self._since_s = 0.0  # something is under way, or the last `take`
+        self._busy_s = 0.0
+        self.busy_s = 0.0  # of the entries last taken: something was under way
         self.diary: Diary | None = None  # where somebody wants to know what happened when
 
     def posted(self, channel: str, bytes_to: dict[int, int], kind: str = "") -> Entry | None:
         with self._lock:
             book = self._channels.setdefault(channel, ChannelBook())
             book.operations += 1
+            if not self._under_way:
+                self._since_s = time.perf_counter()
+            self._under_way += 1
             for peer, size in bytes_to.items():
                 if size:
                     book.bytes_to[peer] += size
                     book.messages_to[peer] += 1
-        return None if self.diary is None else self.diary.posted(channel, kind, bytes_to)
+        diary = self.diary
+        return None if diary is None else diary.posted(channel, kind, bytes_to)
 
     def finished(self, channel: str, in_flight_s: float) -> None:
         with self._lock:
             self._channels.setdefault(channel, ChannelBook()).in_flight_s += in_flight_s
+            self._under_way -= 1
+            if not self._under_way:
+                self._busy_s += time.perf_counter() - self._since_s
 
     def waited(self, channel: str, exposed_s: float) -> None:
         with self._lock:
@@ -86,8 +97,9 @@ class Books:
                 book = self._channels.setdefault(channel, ChannelBook())
                 book.codec_s += end - start
                 book.values += values
-            if self.diary is not None:
-                self.diary.coded.append((channel, start, end))
+            diary = self.diary
+            if diary is not None:
+                diary.coded.append((channel, start, end))
 
     def bytes_to(self) -> dict[int, int]:
         """Bytes to each peer since the last `take`, all channels together."""
@@ -102,4 +114,7 @@ class Books:
         """The entries since the last `take`: one call an epoch gives an epoch's books."""
         with self._lock:
             taken, self._channels = self._channels, {}
+            now = time.perf_counter()
+            running_s = now - self._since_s if self._under_way else 0.0
+            self.busy_s, self._busy_s, self._since_s = self._busy_s + running_s, 0.0, now
         return taken

@@ -49,8 +49,9 @@ class Plan:
 
     @staticmethod
     def fanouts_for(layers: int, text: str = "") -> tuple[int, ...]:
-        """One for each layer: from "15,10,5", or where nothing is said the first ones of the default."""
-        fanouts = Plan.parse_fanouts(text) if text else Plan.fanouts[:layers]
+        """One for each layer: from "15,10,5", or where nothing is said the default, its last one again and again."""
+        usual = (*Plan.fanouts, *[Plan.fanouts[-1]] * layers)
+        fanouts = Plan.parse_fanouts(text) if text else usual[:layers]
         if len(fanouts) != layers:
             given = ",".join(map(str, fanouts))
             raise ValueError(f"{layers} layers and fan-outs {given}; give a fan-out for each layer, like 15,10,5")

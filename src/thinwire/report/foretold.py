@@ -56,7 +56,7 @@ def _planned(run: Run) -> list[tuple[str, ...]]:
     found = []
     for row in run.forecast.rows if run.forecast else ():
         seconds, size = run.median("seconds"), run.median("bytes")
-        if row.method == run.method and seconds:
+        if row.method == run.foretold_as and seconds:
             found.append(_row(run, "seconds an epoch, planned", seconds_text, row.epoch_s, seconds))
             if row.bytes_per_epoch and size:
                 found.append(_row(run, "bytes an epoch, planned", bytes_text, row.bytes_per_epoch, size))

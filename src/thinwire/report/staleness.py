@@ -32,20 +32,21 @@ def stretches(run: Run) -> list[tuple[bool, int, int]]:
 
 
 def _chart(runs: Sequence[Run]) -> Chart:
-    shown = {plain(run.label): stretches(run) for run in runs if stretches(run)}
+    # By their place: labels may look alike once they are cut short.
+    shown = {place: stretches(run) for place, run in enumerate(runs) if stretches(run)}
     note = without([run for run in runs if not stretches(run)], "no event of theirs says whether it was (`stale`)")
     if not shown:
         return Chart("staleness", "", None, note)
     traces: list[dict[str, Any]] = []
     for stale, (name, colour) in KINDS.items():
-        own = [(label, first, many) for label, each in shown.items() for kind, first, many in each if kind == stale]
+        own = [(place, first, many) for place, each in shown.items() for kind, first, many in each if kind == stale]
         if own:
             traces.append(
                 {
                     "type": "bar",
                     "orientation": "h",
                     "name": name,
-                    "y": [label for label, _, _ in own],
+                    "y": [place for place, _, _ in own],
                     "base": [first + 0.5 for _, first, _ in own],  # an epoch's bar is about its number, from 1
                     "x": [many for _, _, many in own],
                     "customdata": [[first + 1, first + many] for _, first, many in own],
@@ -54,9 +55,8 @@ def _chart(runs: Sequence[Run]) -> Chart:
                     "hovertemplate": f"epochs %{{customdata[0]}} to %{{customdata[1]}}: {name}",
                 }
             )
-    vertical = axis(
-        type="category", categoryorder="array", categoryarray=list(shown), autorange="reversed", showgrid=False
-    )
+    labels = [plain(runs[place].label) for place in shown]
+    vertical = axis(tickmode="array", tickvals=list(shown), ticktext=labels, autorange="reversed", showgrid=False)
     last = max(first + many for each in shown.values() for _, first, many in each)
     across = axis("epoch", showgrid=False, zeroline=False, range=[0.5, last + 0.5])
     drawn = layout(FRAME_PX + ROW_PX * len(shown), barmode="overlay", xaxis=across, yaxis=vertical)

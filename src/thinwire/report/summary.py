@@ -110,7 +110,7 @@ def _where(launch: Mapping[str, Any]) -> str:
 
 
 def _machine(machine: Mapping[str, Any]) -> list[str]:
-    known = {"cpu": "{}", "cores": "{} cores", "torch": "torch {}", "python": "Python {}", "native": "kernels {}"}
+    known = {"cpu": "{}", "cores": "{} cores", "torch": "torch {}", "python": "Python {}", "kernels": "kernels {}"}
     shown = [form.format(value) for name, form in known.items() if (value := _shown(machine.get(name)))]
     return shown + [
         f"{name} {value}" for name, each in machine.items() if name not in known and (value := _shown(each))

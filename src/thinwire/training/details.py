@@ -9,13 +9,18 @@ from thinwire.links.diary import Diary
 from thinwire.links.telling import tell
 
 CHANNEL = "details"
-# Epochs whose every transfer and wait is told, for a trace: early ones, when all is warm.
+# Epochs whose every transfer and wait is told, for a trace: early ones, when all is warm. Noted from the one before on,
+# since stale epochs wait for what that one has posted.
 TRACED = (2, 3)
 
 
-def told(door: Door, seconds: float, books: Mapping[str, ChannelBook], diary: Diary | None) -> dict[str, Any]:
-    """For the epoch's event; the same on every rank."""
-    every = tell(door, _own(seconds, books, diary), channel=CHANNEL)
+def told(
+    door: Door, begun_s: float, seconds: float, books: Mapping[str, ChannelBook], diary: Diary | None
+) -> dict[str, Any]:
+    """For the event of the epoch that began then; the same on every rank. `books` were the last to be taken."""
+    own = _own(seconds, books, door.books.busy_s)
+    own["spans"] = [] if diary is None else _spans(diary, begun_s, begun_s + seconds)
+    every = tell(door, own, channel=CHANNEL)
     channels: dict[str, dict[str, int]] = {}
     for rank in every:
         for name, sizes in rank.pop("channels").items():
@@ -27,10 +32,8 @@ def told(door: Door, seconds: float, books: Mapping[str, ChannelBook], diary: Di
     return found | ({"spans": spans} if diary is not None else {})
 
 
-def _own(seconds: float, books: Mapping[str, ChannelBook], diary: Diary | None) -> dict[str, Any]:
-    exposed_s, codec_s, flight_s = (
-        sum(getattr(book, name) for book in books.values()) for name in ("exposed_s", "codec_s", "in_flight_s")
-    )
+def _own(seconds: float, books: Mapping[str, ChannelBook], busy_s: float) -> dict[str, Any]:
+    exposed_s, codec_s = (sum(getattr(book, name) for book in books.values()) for name in ("exposed_s", "codec_s"))
     bytes_to: dict[int, int] = {}
     for book in books.values():
         for peer, size in book.bytes_to.items():
@@ -40,23 +43,25 @@ def _own(seconds: float, books: Mapping[str, ChannelBook], diary: Diary | None) 
         "compute_s": max(0.0, seconds - exposed_s - codec_s),
         "codec_s": codec_s,
         "exposed_s": exposed_s,
-        "hidden_s": max(0.0, flight_s - exposed_s),
+        # While something was under way, and nobody stood still for it.
+        "hidden_s": max(0.0, min(busy_s, seconds) - exposed_s),
         "bytes_to": bytes_to,
         "channels": {
             name: {"bytes": book.bytes_sent, "float32_bytes": book.float32_bytes} for name, book in books.items()
         },
-        "spans": [] if diary is None else _spans(diary),
     }
 
 
-def _spans(diary: Diary) -> list[tuple[str, str, float, float, int]]:
-    """Kind, channel, from, to (seconds since the epoch began) and bytes."""
-    zero, found = diary.begun.at_s, []
+def _spans(diary: Diary, begun_s: float, ended_s: float) -> list[tuple[str, str, float, float, int]]:
+    """Kind, channel, from, to (seconds since the epoch began) and bytes: of all that went on then, cut at its ends."""
+    found: list[tuple[str, str, float, float, int]] = []
     for entry in diary.entries:
         size = sum(entry.bytes_to.values())
-        if entry.ended_s is not None:
-            found.append(("transfer", entry.channel, entry.posted.at_s - zero, entry.ended_s - zero, size))
-        for begun, ended in entry.waits:
-            found.append(("wait", entry.channel, begun.at_s - zero, ended.at_s - zero, size))
-    found += [("codec", channel, start - zero, end - zero, 0) for channel, start, end in diary.coded]
-    return [(kind, name, round(start, 7), round(end, 7), size) for kind, name, start, end, size in found]
+        found.append(("transfer", entry.channel, entry.posted.at_s, entry.ended_s or ended_s, size))
+        found += [("wait", entry.channel, begun.at_s, ended.at_s, size) for begun, ended in entry.waits]
+    found += [("codec", channel, start, end, 0) for channel, start, end in diary.coded]
+    return [
+        (kind, name, round(max(start, begun_s) - begun_s, 7), round(min(end, ended_s) - begun_s, 7), size)
+        for kind, name, start, end, size in found
+        if start < ended_s and end > begun_s
+    ]

@@ -116,15 +116,18 @@ class Run(ABC):
     def epoch(self, epoch: int) -> None:
         self.door.books.take()
         detailed = bool(self.job.events) and (epoch in details.TRACED or self._is_due(epoch, self.job.evaluate_every))
-        self.door.books.diary = diary = Diary() if detailed and epoch in details.TRACED else None
+        if self.job.events and epoch == details.TRACED[0] - 1:
+            self.door.books.diary = Diary()
         start = time.perf_counter()
         loss = self.step(epoch)
         seconds = time.perf_counter() - start
-        self.door.books.diary = None
         books = self.door.books.take()
         row = self._row(epoch, loss, seconds, books) | self.planned()
         if detailed:
-            row |= details.told(self.door, seconds, books, diary)
+            diary = self.door.books.diary if epoch in details.TRACED else None
+            row |= details.told(self.door, start, seconds, books, diary)
+        if epoch == details.TRACED[-1]:
+            self.door.books.diary = None
         if self._is_due(epoch, self.job.evaluate_every):
             self.scores = self._scores()
         self.rows.append(row | self.scores)
