@@ -150,7 +150,7 @@ class Plan:
     def _cores(self) -> int | None:
         if self.cores is not None:
             return self.cores or None
-        return machine.cores() if self._cost() is None and launch.seat_from_torchrun() is None else None
+        return machine.shared_cores() if self._cost() is None else None
 
     def _where(self, ranks: int) -> str:
         if self.profile is not None:

@@ -297,14 +297,13 @@ class Train:
 
     def _foretold(self, shards: str) -> Forecast:
         names = ("data", "model", "layers", "hidden", "dropout", "norm")
-        joins = launch.seat_from_torchrun() is not None
         cost = read_cost(str(self.profile or ""))
         return foretell(
             shards,
             {name: getattr(self, name) for name in names},
             ranks=self.hosts or self.workers,
             cost=cost or (even(self.hosts, lab.parse_rate(self.rate)) if self.hosts else None),
-            cores=None if joins else machine.cores(),
+            cores=machine.shared_cores(),
             methods=[method for method in METHODS if method != "salient"],
             seed=self.seed,
         )

@@ -15,6 +15,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def shared_cores() -> int | None:
+    """Cores that all ranks share where they have one machine; None where a job of torchrun's has several."""
+    ranks, here = (os.environ.get(name) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    return cores() if ranks == here else None
+
+
 def facts() -> dict[str, Any]:
     """Of this rank's."""
     module = native()
