@@ -11,7 +11,7 @@ demo: $(READY)
 	rm -rf $(DEMO)
 	$(BIN)/thinwire train --method sylvie --against exact --out $(DEMO)
 	$(BIN)/thinwire report $(DEMO) $(DEMO)/against --out $(DEMO)/report.html
-	@echo "open $(DEMO)/report.html in a browser"
+	@echo "Open $(DEMO)/report.html in a browser. For commands of your own: . .venv/bin/activate"
 
 # Long, and alone on the machine: full-graph training on emulated hosts (root, iproute2).
 bench: $(READY)

@@ -40,6 +40,15 @@ def test_thin_messages_on_slow_wires_and_none_on_fast_ones() -> None:
     assert set(content["rows"][0]) >= {"method", "epoch_s", "bytes_per_epoch", "memory_bytes", "speedup", "model"}
 
 
+def test_where_exact_hardly_waits_little_is_not_worth_it() -> None:
+    def chosen(seconds: float) -> str:
+        both = [rehearsal("exact", 0.1, 1000), rehearsal("pipe", seconds, 1000)]
+        return forecast(both, even(2, 1e11, 0.0), cores=None, chart=False).recommended
+
+    assert chosen(0.093) == "exact"
+    assert chosen(0.08) == "pipe"
+
+
 def test_without_exact_the_first_is_the_measure() -> None:
     both = [rehearsal("pipe", 0.1, 10_000_000), rehearsal("sylvie", 0.12, 400_000)]
     found = forecast(both, even(2, 1e8), cores=None)

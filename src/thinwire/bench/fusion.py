@@ -2,6 +2,7 @@
 
 import importlib
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -26,6 +27,8 @@ def load(network: str) -> tuple[nn.Module, Any, Callable[[nn.Module, Any], torch
         task = TASKS[network]({})
         return task.build(), task.batch(BATCH, 0, 0, 0), task.loss
     module, _, name = network.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module of the folder that the command was called in
     try:
         made = getattr(importlib.import_module(module), name)()
     except (ImportError, AttributeError, ValueError) as error:

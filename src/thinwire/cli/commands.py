@@ -44,7 +44,9 @@ COMMANDS = {
 # A word after `plan`; without one, training's methods.
 PLANS = {
     "minibatch": Entry("plan_minibatch:PlanMinibatch", "what does a cache save?", "plan minibatch --data shards"),
-    "gradients": Entry("plan_gradients:PlanGradients", "any model's gradients", "plan gradients --network gpt"),
+    "gradients": Entry(
+        "plan_gradients:PlanGradients", "any model's gradients", "plan gradients --network my.module:make"
+    ),
     "reshard": Entry("plan_reshard:PlanReshard", "between two meshes", "plan reshard --help"),
 }
 
@@ -56,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments == ["--version"]:
         console.print(f"thinwire {__version__}", highlight=False)
         return
-    if not arguments or arguments[0] in ("--help", "-h"):
+    if not arguments or arguments[0] in ("--help", "-h", "help"):
         show_help(console)
         sys.exit(0 if arguments else 2)
     try:

@@ -119,12 +119,22 @@ class Plan:
         console.print(forecasts.table(found, f"{self.model} on {self.data}, {self._where(ranks)}"))
         console.print(forecasts.chart(found))
         console.print(
-            f"recommended: thinwire train --method {found.recommended}", highlight=False, markup=False, soft_wrap=True
+            f"recommended: thinwire train --method {found.recommended}{self._again()}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
         )
         if self.json is not None:
             content = {**artifacts.stamp(seed=self.seed, world_size=ranks), "data": self.data, **found.to_json()}
             artifacts.write_json(self.json, content)
             console.print(f"written: {self.json}", highlight=False, markup=False, soft_wrap=True)
+
+    def _again(self) -> str:
+        """Options to train by what was planned."""
+        usual = {name: getattr(Plan, name) for name in ("data", "model", "layers", "hidden", "seed")}
+        given = [f" --{name} {getattr(self, name)}" for name, each in usual.items() if getattr(self, name) != each]
+        where = ", under torchrun on each machine" if self._cost() is not None else f" --workers {self._ranks()}"
+        return "".join(given) + where
 
     def _methods(self) -> list[str]:
         # Not at the commas within an option.

@@ -171,6 +171,12 @@ class Train:
         if console.quiet:  # one rank of many: the first one tells
             return
         console.print(tables.trained(result, other))
+        if other and self._launch()["kind"] == "local":
+            console.print(
+                "Ranks share this machine, one method after the other: bytes and scores count, seconds hardly. What a "
+                "network would change: thinwire plan --hosts 4 --rate 100mbit",
+                highlight=False,
+            )
         if result.get("assigned"):
             console.print(tables.assigned(result["assigned"]))
         if self.out is not None:
@@ -341,9 +347,9 @@ class Train:
         if graphs.is_shard_folder(given):
             parts = graphs.read_manifest(given).num_parts
             if launch.seat_from_torchrun() is None and parts != ranks:
+                option = "--hosts" if self.hosts else "--workers"
                 raise ValueError(
-                    f"{given} has {parts} parts, this run {ranks} ranks; give --workers {parts} (or --hosts), "
-                    "or partition again"
+                    f"{given} has {parts} parts, this run {ranks} ranks; give {option} {parts}, or partition again"
                 )
             return given.resolve()
         kept = (self.out or folder) / "shards"

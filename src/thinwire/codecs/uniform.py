@@ -31,7 +31,9 @@ class Uniform(Codec):
 
     def __init__(self, bits: int) -> None:
         if bits not in WIDTHS:
-            raise ValueError(f"Uniform(bits={bits}): a byte must hold whole codes, so bits is 1, 2, 4 or 8")
+            raise ValueError(
+                f"Uniform(bits={bits}): bits is {bits}; give 1, 2, 4 or 8, as a byte must hold whole codes"
+            )
         self.bits = int(bits)
 
     def __repr__(self) -> str:

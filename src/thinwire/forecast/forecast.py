@@ -14,6 +14,8 @@ MODEL = "replay"
 EXACT = "exact"
 # Predictions differ by less than they err: of two that are about equal, the one that changes training less.
 CLOSE = 1.02
+# Where exact hardly waits, what another seems to win must be more than a prediction errs.
+IDLE, WORTH = 0.05, 1.10
 GENTLE = (EXACT, "adaqp", "sylvie --staleness 0", "pipe", "sylvie")
 
 
@@ -72,6 +74,9 @@ def forecast(rehearsals: Sequence[Rehearsal], cost: CostModel, *, cores: int | N
             rates[rate] = {each.method: epoch_s(each, wires, cores) for each in rehearsals}
     # One rank sends nothing: what differs is noise.
     recommended = EXACT if cost.world_size == 1 and EXACT in seconds else choose(seconds)
+    exact = next((row for row in rows if row.method == EXACT), None)
+    if exact is not None and exact.waits < IDLE and exact.epoch_s < WORTH * seconds[recommended]:
+        recommended = EXACT
     return Forecast(rows, recommended, _why(rows, recommended), rates)
 
 
@@ -112,6 +117,11 @@ def _why(rows: Sequence[Row], recommended: str) -> str:
     if recommended == EXACT:
         return (
             f"float32 messages take {exact.waits:.0%} of its epoch: too little for fewer bytes to pay for their coding"
+        )
+    if exact.waits < IDLE:
+        return (
+            f"exact hardly waits ({exact.waits:.0%}), but fewer bytes are less to pack, send and unpack too: "
+            f"{recommended} is predicted {chosen.speedup:.2f}x as fast"
         )
     return (
         f"exact waits {exact.waits:.0%} of its epoch for the network; {recommended} is predicted "

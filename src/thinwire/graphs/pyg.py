@@ -118,7 +118,7 @@ def _ogb(name: str, root: Path) -> Any:
     try:
         from ogb.nodeproppred import PygNodePropPredDataset
     except ImportError as error:
-        raise GraphError(f"{name}: needs the package ogb; `pip install thinwire[ogb]`") from error
+        raise GraphError(f"{name}: needs the package ogb; `pip install ogb`") from error
     dataset = PygNodePropPredDataset(name, str(root))
     data = dataset[0]
     places = dataset.get_idx_split()

@@ -86,6 +86,8 @@ def read_cost(path: str) -> "CostModel | None":
     """Of a profile.json; None where no path is given."""
     if not path:
         return None
+    if not Path(path).exists():
+        raise ValueError(f"{path} does not exist, so it is no profile; make one with thinwire profile --out FILE")
     try:
         return CostModel.from_json(json.loads(Path(path).read_text()))
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -3,7 +3,7 @@
   const root = document.documentElement;
   const button = document.getElementById("scheme");
   const figures = JSON.parse(document.getElementById("figures").textContent);
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  const config = { responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d"] };
   // A finger on a chart should move the page, not a box.
   const touch = matchMedia("(pointer: coarse)").matches;
 

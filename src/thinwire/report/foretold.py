@@ -79,7 +79,8 @@ def _seconds(runs: Sequence[Run]) -> Chart:
         if any(epoch.predicted_s for epoch in run.epochs)
     ]
     note = without(
-        [run for run in runs if not any(e.predicted_s for e in run.epochs)], "their seconds were not foretold"
+        [run for run in runs if not any(e.predicted_s for e in run.epochs)],
+        "their seconds were not foretold epoch by epoch",
     )
     if not shown:
         return Chart("predicted-seconds", "seconds", None, note)
@@ -100,7 +101,7 @@ def _sizes(runs: Sequence[Run]) -> Chart:
             shown.append((number, [(epoch.number + 1, *epoch.foretold[name]) for epoch in own]))
     drawn = [number for number, _ in shown]
     rest = [run for number, run in enumerate(runs) if number not in drawn]
-    note = without(rest, "their bytes were not foretold")
+    note = without(rest, "their bytes were not foretold epoch by epoch")
     if not any(rows for _, rows in shown):
         return Chart("predicted-bytes", "bytes", None, note)
     return Chart("predicted-bytes", "bytes", _lines(runs, shown, bytes_axis("bytes an epoch"), "B"), note)

@@ -81,7 +81,7 @@ def _state(folder: Path, events: Events, asked: int | None) -> State:
     cut = "; the last line was cut off" if events.cut_off else ""
     if (folder / FAILED).exists():
         return State("failed", f"{where}{cut}{damage}", error=str(_json(folder / FAILED).get("error", "")))
-    return State("unfinished", f"{where}, or is still running{cut}{damage}")
+    return State("unfinished", f"{where}, or is still running{cut}{damage}; --resume goes on with it")
 
 
 def _assignments(folder: Path) -> tuple[Assignment, ...]:

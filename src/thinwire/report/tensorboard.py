@@ -27,7 +27,7 @@ PREFIX = "events.out.tfevents."
 def check(folder: Path, runs: Sequence[Run]) -> None:
     """Raise now where it can't be written."""
     if find_spec("tensorboard") is None:
-        raise ValueError("--tensorboard needs TensorBoard; run `pip install thinwire[tensorboard]`")
+        raise ValueError("--tensorboard needs TensorBoard; run `pip install tensorboard`")
     for run in runs:
         artifacts.check_folder(folder / run.label, _is_ours)
 

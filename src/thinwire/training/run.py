@@ -84,6 +84,8 @@ class Run(ABC):
         """From where a checkpoint ends, or from the start, to the result."""
         if self.job.resume:
             self.resume()
+        if self.job.resume and self.done >= self.job.epochs:
+            return self._as_kept()
         if self.job.out and self.door.rank == 0:
             self.write_plan(Path(self.job.out) / PLAN, self._whole_plan())
         try:
@@ -96,6 +98,11 @@ class Run(ABC):
         if self.job.out and self.door.rank == 0:
             self.write_plan(Path(self.job.out) / RESULT, result)
         return result
+
+    def _as_kept(self) -> dict[str, Any]:
+        """Of a run with nothing left to do: its files stay as they are."""
+        result, kept = self.result(), Path(self.job.out) / RESULT
+        return dict(json.loads(kept.read_text())) if kept.exists() else result
 
     def _whole_plan(self) -> dict[str, Any]:
         job = self.job
@@ -172,8 +179,9 @@ class Run(ABC):
         for path in Path(self.job.out).glob(f"{Path(PLAN).stem}.*.json"):
             if int(path.name.split(".")[1]) > plans:
                 path.unlink()
-        for name in (RESULT, FAILED):
-            (Path(self.job.out) / name).unlink(missing_ok=True)
+        if done < self.job.epochs:
+            for name in (RESULT, FAILED):
+                (Path(self.job.out) / name).unlink(missing_ok=True)
         if not self.job.events:
             return
         path = Path(self.job.events)
