@@ -30,7 +30,10 @@ def test_a_killed_run_says_where_it_stopped(tmp_path: Path) -> None:
     folder = made.run(tmp_path / "cut", epochs=7, asked=50, complete=False, tail='{"epoch": 7, "loss": 0.')
     (run,) = read_runs([folder])
     assert run.state.word == "unfinished"
-    assert run.state.told == "stopped after epoch 7 of 50, or is still running; the last line was cut off; --resume goes on with it"
+    assert (
+        run.state.told
+        == "stopped after epoch 7 of 50, or is still running; the last line was cut off; --resume goes on with it"
+    )
     assert run.done == 7
 
 

@@ -80,9 +80,9 @@ def _rates(runs: Sequence[Run], number: int, run: Run, forecast: Forecast) -> Ch
     traces = []
     for place, method in enumerate(methods):
         points = sorted((rate.bits_per_s, rate.epoch_s[method]) for rate in forecast.rates if method in rate.epoch_s)
-        # In the colour of the run that followed it, where there is one.
+        # In the colour of the run that followed it, where there is one; else in one that no run has.
         owners = [other for other, each in enumerate(runs) if each.foretold_as == method and _alike(run, each)]
-        style = {"color": colour(owners[0]) if owners else "var(--muted)", "width": 2}
+        style = {"color": colour(owners[0] if owners else len(runs) + place), "width": 2}
         traces.append(
             {
                 "type": "scatter",
