@@ -225,7 +225,7 @@ def test_resumed_in_the_middle_of_a_period_the_losses_are_the_same_bits(tmp_path
         todo += [first, replace(first, epochs=22, resume=True)]
     # Without a profile the wires are measured, once: a checkpoint from before the first choice of bits has them.
     own = replace(whole, profile="", out=str(tmp_path / "own"), plan=replace(whole.plan, assign_every=18))
-    todo += [own, replace(own, resume=True, resume_epoch=15)]
+    todo += [own, replace(own, resume=True, resume_epoch="15")]
     *found, first, again = launch.run(work.jobs, todo, workers=2)[0]
     for part in found[1:]:
         assert part == found[0][: len(part)]

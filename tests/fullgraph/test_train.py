@@ -19,7 +19,7 @@ from thinwire import graphs
 from thinwire.cli import main
 from thinwire.fullgraph import Plan
 from thinwire.launch import Lab, lab
-from thinwire.training.checkpoint import CheckpointError, choose, common
+from thinwire.training.checkpoint import CheckpointError
 from thinwire.training.job import Job
 from thinwire.training.saved import expect_same_run
 
@@ -176,14 +176,6 @@ def test_only_the_same_run_goes_on() -> None:
     ]:
         with pytest.raises(CheckpointError, match=told):
             expect_same_run(then, now)
-    with pytest.raises(CheckpointError, match="no checkpoint after epoch 3 that all ranks have; there are those after"):
-        choose([(4, 2), (8, 2)], 3)
-    assert common([[4], []]) == []  # a kill came before all had one
-    assert common([[4, 8, 12], [8, 4]]) == [4, 8]
-    assert choose([], None) is None
-    assert choose([(4, 2), (8, 2), (8, 3)], None) == (8, 2)
-    assert choose([(4, 2), (8, 3)], None) == (8, 3)  # another number of ranks got further
-    assert choose([(4, 2), (8, 3)], 4) == (4, 2)
 
 
 def test_mistakes_about_folders(tmp_path: Path, whole: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,6 +191,8 @@ def test_mistakes_about_folders(tmp_path: Path, whole: dict[str, Any], capsys: p
         (["--against", "adaqp", "--sync-every", "0"], "leave 0 out"),
         (["--rate", "10mbit"], "say how many with --hosts"),
         (["--resume-epoch", "3"], "goes with --resume"),
+        (["--resume-epoch", "last"], "last is no point of a run; give epochs, as in 3"),
+        (["--checkpoint-steps", "5"], "--checkpoint-steps goes with --method salient"),
     ]:
         with pytest.raises(SystemExit) as left:
             main([*WORDS, *words])

@@ -69,14 +69,20 @@ def test_every_seed_once_an_epoch_and_equally_many_steps() -> None:
     for plan, own in zip(plans, members, strict=True):
         order = plan.order(0)
         assert sorted(order.tolist()) == own.tolist()
-        assert plan.ends()[-1] == len(own)
-        sizes = np.diff(plan.ends(), prepend=0)
+        _, ends, _ = plan.work(0)
+        assert ends[-1] == len(own)
+        sizes = np.diff(ends, prepend=0)
         assert sizes.max(initial=0) <= 8
         assert sizes.max(initial=0) - sizes.min(initial=8) <= 1
     assert sum(plans[0].total(step) for step in range(5)) == 47
     assert plans[1].order(0).tolist() != plans[1].order(1).tolist()
     assert plans[1].order(4).tolist() == plans[1].order(4).tolist()
-    assert len({*plans[0].keys(0), *plans[0].keys(1), *plans[1].keys(0)}) == 15
+    assert len({*plans[0].work(0)[2], *plans[0].work(1)[2], *plans[1].work(0)[2]}) == 15
+    seeds, ends, keys = plans[1].work(2)
+    later_seeds, later_ends, later_keys = plans[1].work(2, first=3)
+    assert later_keys.tolist() == keys[3:].tolist()
+    assert later_seeds.tolist() == seeds[ends[2] :].tolist()
+    assert (later_ends + ends[2]).tolist() == ends[3:].tolist()
     in_order = schedule_of(members, 1, 8, seed=3, shuffled=False)
     assert in_order.order(5).tolist() == members[1].tolist()
 

@@ -226,6 +226,42 @@ def test_killed_and_resumed_the_losses_are_the_same_bits(rows: str, tmp_path: Pa
     assert plan["predicted"] == again["predicted"]
 
 
+def test_killed_within_an_epoch_it_goes_on_at_the_same_batch(tmp_path: Path) -> None:
+    options = [
+        "--method",
+        "salient",
+        "--data",
+        DATA,
+        "--layers",
+        "2",
+        "--hidden",
+        "16",
+        "--batch",
+        "5",
+        "--epochs",
+        "4",
+    ]
+    options += ["--checkpoint-steps", "3", "--dropout", "0.3", "--rows", "uniform:4"]
+    subprocess.run([*THINWIRE, "train", *options, "--json", str(tmp_path / "whole.json")], check=True, timeout=120)
+    out = tmp_path / "run"
+    command = [*THINWIRE, "train", *options, "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        while running.poll() is None and not list((out / "checkpoints").glob("epoch-000001.step-*.json")):
+            time.sleep(0.01)
+        running.kill()
+    # Whenever the kill came: of what was kept by then, only points within epochs are left.
+    for path in (out / "checkpoints").iterdir():
+        if ".step-" not in path.name:
+            path.unlink()
+    subprocess.run([*command, "--resume", "--json", str(tmp_path / "again.json")], check=True, timeout=120)
+    whole, again = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("whole", "again"))
+    assert again["losses"] == whole["losses"]
+    assert again["test_score"] == whole["test_score"]
+    resumed_at = [row["first_step"] for row in _events(out) if "first_step" in row]
+    assert len(resumed_at) == 1
+    assert resumed_at[0] % 3 == 0
+
+
 def _events(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
 

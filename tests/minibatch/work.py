@@ -84,7 +84,7 @@ def in_one(folder: Path, job: Job[Plan]) -> tuple[list[float], dict[str, Tensor]
         samplers = []
         for rank, schedule in enumerate(schedules):
             sampler = new_sampler(topology.indptr, topology.indices, topology.starts, rank, none, plan.fanouts)
-            sampler.add(schedule.order(epoch), schedule.ends(), schedule.keys(epoch))
+            sampler.add(*schedule.work(epoch))
             samplers.append(sampler)
         lost = 0.0
         for step in range(schedules[0].steps):

@@ -20,6 +20,7 @@ from thinwire.launch import Lab, lab
 from thinwire.links.cost import read_cost
 from thinwire.minibatch.rank import work as train_on_batches
 from thinwire.training import machine
+from thinwire.training.checkpoint import Point
 from thinwire.training.job import Job
 from thinwire.training.run import EVENTS, FAILED, PLAN
 
@@ -120,10 +121,12 @@ class Train:
     """Keep plan, events, checkpoints and predictions here."""
     checkpoint_every: int = 10
     """With --out: epochs between checkpoints."""
+    checkpoint_steps: int = 1000
+    """salient, with --out: steps between checkpoints within an epoch; 0 at epochs' ends only."""
     resume: tyro.conf.FlagCreatePairsOff[bool] = False
     """Go on from the last checkpoint in --out."""
-    resume_epoch: int | None = None
-    """With --resume: from the checkpoint after this epoch instead."""
+    resume_epoch: Annotated[str, tyro.conf.arg(metavar="E[:STEP]")] = ""
+    """With --resume: from the checkpoint after this epoch instead, or after so many steps of the next."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result to this file."""
 
@@ -133,6 +136,10 @@ class Train:
         for name in ("layers", "hidden", "epochs", "workers", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give 1 or more")
+        if self.checkpoint_steps < 0:
+            raise ValueError(f"--checkpoint-steps is {self.checkpoint_steps}; give 0 (epochs' ends only) or more")
+        if self.resume_epoch:
+            Point.parse(self.resume_epoch)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"--dropout is {self.dropout}; give 0 or more, below 1")
         if not self.lr > 0:
@@ -209,7 +216,7 @@ class Train:
             few["profile"] = "adaqp"
         elif self.sync_every is not None:
             raise ValueError("--method auto compares methods as they usually are; leave --sync-every out, or name one")
-        sampling = ("batch", "fanouts", "cache", "cache_policy", "rows", "depth", "sampler_threads")
+        sampling = ("batch", "fanouts", "cache", "cache_policy", "rows", "depth", "sampler_threads", "checkpoint_steps")
         few |= dict.fromkeys(sampling, "salient")
         for name, method in few.items():
             if method not in methods and getattr(self, name) != getattr(Train, name):
@@ -222,7 +229,7 @@ class Train:
             raise ValueError(f"--rate {self.rate} is of emulated hosts; say how many with --hosts")
         if self.hosts and self.workers != Train.workers:
             raise ValueError("--hosts has one rank each; leave --workers out")
-        if self.out is None and self.resume_epoch is not None:
+        if self.out is None and self.resume_epoch:
             raise ValueError("--resume-epoch goes with --resume and --out")
 
     def _verify_out(self) -> None:
@@ -240,7 +247,7 @@ class Train:
                 raise ValueError(f"the run in {self.out} was trained on {trained_on}; give --data {trained_on}")
         if not self.resume and self.out.is_dir() and any(self.out.iterdir()):
             raise ValueError(f"{self.out} is not empty; give --resume to go on with a run in it, or another folder")
-        if self.resume_epoch is not None and not self.resume:
+        if self.resume_epoch and not self.resume:
             raise ValueError("--resume-epoch goes with --resume")
         self.out.mkdir(parents=True, exist_ok=True)
         artifacts.check_writable(self.out / PLAN)
@@ -329,6 +336,7 @@ class Train:
             profile="" if self.profile is None else str(self.profile.resolve()),
             out="" if self.out is None else str(self.out.resolve()),
             checkpoint_every=self.checkpoint_every,
+            checkpoint_steps=self.checkpoint_steps,
             resume=self.resume,
             resume_epoch=self.resume_epoch,
             launch=self._launch(),

@@ -90,7 +90,7 @@ class Run(run.Run):
         return facts | {"assigned": self._assigned}, self.places.state()
 
     def restore(self, state: Checkpoint, tensors: dict[str, Tensor], *, same: bool) -> None:
-        self.places.restore(state.done - 1, tensors if same else {})
+        self.places.restore(state.point.epochs - 1, tensors if same else {})
         if same and state.facts["cost"] is not None:
             self.places.pace.restore(state.facts["pace"])
             self._assigned = state.facts["assigned"]

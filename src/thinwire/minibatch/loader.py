@@ -69,10 +69,11 @@ class Loader:
         """Rows that other ranks were asked for, so far."""
         return self._pipeline.rows_wanted
 
-    def batches(self, first: int, epochs: int) -> Iterator[Batch]:
-        """Of so many epochs, from this one on."""
-        steps = itertools.product(range(first, first + epochs), range(self.schedule.steps))
-        ready = self._pipeline.run(self._sampled(first, epochs), first * self.schedule.steps)
+    def batches(self, first: int, epochs: int, step: int = 0) -> Iterator[Batch]:
+        """Of so many epochs, from this one on, and from this step of it."""
+        every = itertools.product(range(first, first + epochs), range(self.schedule.steps))
+        steps = itertools.islice(every, step, None)
+        ready = self._pipeline.run(self._sampled(first, epochs, step), first * self.schedule.steps + step)
         for (epoch, step), (sampled, x) in zip(steps, ready, strict=True):
             count = sampled.num_nodes[0]
             layers = tuple(Layer(sampled, self.topology, number) for number in range(len(self.plan.fanouts)))
@@ -82,7 +83,7 @@ class Loader:
                 x, y, sampled.nodes, count, layers, tuple(hops.tolist()), self.schedule.total(step), epoch, step
             )
 
-    def _sampled(self, first: int, epochs: int) -> Iterator[Sampled]:
+    def _sampled(self, first: int, epochs: int, step: int) -> Iterator[Sampled]:
         topology, plan = self.topology, self.plan
         held = (topology.starts, self.schedule.rank, self.cache.ids)
         sampler = new_sampler(
@@ -94,12 +95,14 @@ class Loader:
             threads=plan.threads,
             ahead=AHEAD + plan.threads,
         )
+        before = 0
         for epoch in range(first, first + epochs):
-            sampler.add(self.schedule.order(epoch), self.schedule.ends(), self.schedule.keys(epoch))
-            if epoch > first:  # one epoch stays ahead, so that threads never run dry
-                yield from (Sampled.of(sampler.next()) for _ in range(self.schedule.steps))
-        if epochs:
-            yield from (Sampled.of(sampler.next()) for _ in range(self.schedule.steps))
+            seeds, ends, keys = self.schedule.work(epoch, step if epoch == first else 0)
+            sampler.add(seeds, ends, keys)
+            # One epoch stays ahead, so that threads never run dry.
+            yield from (Sampled.of(sampler.next()) for _ in range(before))
+            before = len(ends)
+        yield from (Sampled.of(sampler.next()) for _ in range(before))
 
 
 def cached(question: Question, plan: Plan, shard: Shard, door: Door) -> Cache:

@@ -46,7 +46,7 @@ class Question:
         )
         found = np.zeros(self.topology.num_nodes)
         for epoch in epochs:
-            sampler.add(self.schedule.order(epoch), self.schedule.ends(), self.schedule.keys(epoch))
+            sampler.add(*self.schedule.work(epoch))
             for _ in range(self.schedule.steps):
                 found[np.unique(sampler.next()["nodes"])] += 1
         return found

@@ -18,6 +18,7 @@ from thinwire.minibatch.loader import Loader
 from thinwire.minibatch.plan import Plan
 from thinwire.minibatch.topology import Topology
 from thinwire.training import run, score
+from thinwire.training.checkpoint import Checkpoint
 from thinwire.training.gradients import GradientSum, bytes_of
 from thinwire.training.job import Job
 from thinwire.training.models import Stack, build
@@ -48,18 +49,32 @@ class Run(run.Run):
         self.loader = Loader(shard, door, job.plan, topology, epochs=job.epochs)
         self._batches: Iterator[Batch] = iter(())
         self._next = -1  # the epoch that they go on with
+        self._first, self._lost = 0, 0.0  # the step that this epoch begins with, and the loss of those before it
         self._wanted = 0
         self.predicted = self._predict()
 
     def step(self, epoch: int) -> float:
         if self._next != epoch:
-            self._batches = self.loader.batches(epoch, self.horizon - epoch)
+            self._batches = self.loader.batches(epoch, self.horizon - epoch, self._first)
         self._next = epoch + 1 if epoch + 1 < self.horizon else -1
         self.model.train()
-        lost = 0.0
-        for batch in islice(self._batches, len(self.loader)):
-            lost += self._learn(batch)
+        for batch in islice(self._batches, len(self.loader) - self._first):
+            self._lost += self._learn(batch)
+            self._keep(batch.step + 1)
+        lost, self._lost = self._lost, 0.0
         return lost / self.shard.num_train
+
+    def _keep(self, done: int) -> None:
+        """Where epochs are long, a checkpoint now and then within them."""
+        every = self.job.checkpoint_steps
+        if self.job.out and every and done % every == 0 and done < len(self.loader):
+            self.save(done)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        return {"lost": self._lost}, {}
+
+    def restore(self, state: Checkpoint, tensors: dict[str, Tensor], *, same: bool) -> None:
+        self._first, self._lost = state.point.steps, state.facts.get("lost", 0.0)
 
     def _learn(self, batch: Batch) -> float:
         # Dropout is a matter of the batch, resumed or not.
@@ -89,7 +104,12 @@ class Run(run.Run):
         return {"feature_bytes": features, "remote_rows": rows, "float32_bytes": full}
 
     def planned(self) -> dict[str, Any]:
-        return {"predicted_bytes": self.predicted["bytes_per_epoch"], "predicted_rows": self.predicted["remote_rows"]}
+        begun = {"first_step": self._first} if self._first else {}  # what the event counts is of the rest of the epoch
+        self._first = 0
+        return begun | {
+            "predicted_bytes": self.predicted["bytes_per_epoch"],
+            "predicted_rows": self.predicted["remote_rows"],
+        }
 
     def first_plan(self) -> dict[str, Any]:
         return {"predicted": self.predicted}

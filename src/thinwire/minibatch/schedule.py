@@ -42,20 +42,20 @@ class Schedule:
         """Seeds of all ranks in this step."""
         return sum(_cut(count, step + 1, self.steps) - _cut(count, step, self.steps) for count in self.counts)
 
-    def ends(self) -> Array:
-        """Where each batch of an epoch ends in its order."""
-        return np.array([_cut(len(self.seeds), step + 1, self.steps) for step in range(self.steps)], dtype=np.int64)
+    def work(self, epoch: int, first: int = 0) -> tuple[Array, Array, Array]:
+        """Of an epoch, from this step on: the seeds, batch after batch, where each batch ends, and its key.
+
+        A key is what a batch's neighbours are drawn by: uint64.
+        """
+        cuts = np.array([_cut(len(self.seeds), step, self.steps) for step in range(first, self.steps + 1)])
+        keys = [seed_from(self.seed, PICKS, epoch, step, self.rank) for step in range(first, self.steps)]
+        return self.order(epoch)[cuts[0] :], cuts[1:] - cuts[0], np.array(keys, dtype=np.uint64)
 
     def order(self, epoch: int) -> Array:
-        """An epoch's seeds, batch after batch."""
+        """An epoch's seeds."""
         if not self.shuffled:
             return self.seeds
         return np.random.default_rng(seed_from(self.seed, ORDER, epoch, self.rank)).permutation(self.seeds)
-
-    def keys(self, epoch: int) -> Array:
-        """What each batch's neighbours are drawn by: uint64 [steps]."""
-        drawn = [seed_from(self.seed, PICKS, epoch, step, self.rank) for step in range(self.steps)]
-        return np.array(drawn, dtype=np.uint64)
 
 
 def _cut(count: int, step: int, steps: int) -> int:

@@ -1,14 +1,14 @@
 """Checkpoints: for each rank a file of tensors and, written after it, a JSON beside it with its checksum.
 
 Each rank keeps its own, so that machines need share no disk. A kill between two files leaves what has no JSON, and a
-kill between two ranks an epoch that not all have: neither counts.
+kill between two ranks a point that not all have: neither counts.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -26,6 +26,34 @@ class CheckpointError(ValueError):
     """A checkpoint that can't be used: which, why, and what else there is."""
 
 
+class Point(NamedTuple):
+    """Where in a run: after so many epochs, and so many steps of the next one."""
+
+    epochs: int
+    steps: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "Point":
+        """Of `3`, or `3:40` within an epoch."""
+        if not (match := re.fullmatch(r"([0-9]+)(?::([0-9]+))?", text)):
+            raise ValueError(f"{text} is no point of a run; give epochs, as in 3, or epochs and steps, as in 3:40")
+        return cls(int(match[1]), int(match[2] or 0))
+
+    @property
+    def typed(self) -> str:
+        return f"{self.epochs}:{self.steps}" if self.steps else str(self.epochs)
+
+    def __str__(self) -> str:
+        return f"epoch {self.epochs}" + (f" and {self.steps} steps" if self.steps else "")
+
+
+class Offer(NamedTuple):
+    """A point that a run with so many ranks can go on from."""
+
+    point: Point
+    world_size: int
+
+
 @dataclass(frozen=True)
 class Place:
     """Whose checkpoints: a rank's of a run with so many."""
@@ -34,14 +62,15 @@ class Place:
     rank: int
     world_size: int
 
-    def tensors(self, done: int) -> Path:
-        return self.folder / f"epoch-{done:06d}.rank-{self.rank}-of-{self.world_size}.safetensors"
+    def tensors(self, point: Point) -> Path:
+        within = f".step-{point.steps:06d}" if point.steps else ""
+        return self.folder / f"epoch-{point.epochs:06d}{within}.rank-{self.rank}-of-{self.world_size}.safetensors"
 
-    def epochs(self) -> list[int]:
-        """After how many epochs there is one, in order."""
-        name = re.compile(rf"epoch-([0-9]+)\.rank-{self.rank}-of-{self.world_size}\.json")
+    def points(self) -> list[Point]:
+        """After which there is one, in order."""
+        name = re.compile(rf"epoch-([0-9]+)(?:\.step-([0-9]+))?\.rank-{self.rank}-of-{self.world_size}\.json")
         found = (name.fullmatch(path.name) for path in self.folder.glob("epoch-*.json"))
-        return sorted(int(match[1]) for match in found if match)
+        return sorted(Point(int(match[1]), int(match[2] or 0)) for match in found if match)
 
     def sweep(self) -> None:
         """Remove what a kill left half written."""
@@ -51,72 +80,79 @@ class Place:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A rank's state after so many epochs."""
+    """A rank's state at a point of the run."""
 
-    done: int
+    point: Point
     facts: dict[str, Any]  # what JSON holds
     tensors: dict[str, Tensor]
 
 
 def write(place: Place, state: Checkpoint) -> None:
     place.folder.mkdir(parents=True, exist_ok=True)
-    path = place.tensors(state.done)
+    path = place.tensors(state.point)
     with artifacts.new_file(path) as file:
         file.write(save({name: tensor.contiguous() for name, tensor in state.tensors.items()}))
-    seal = {"format": FORMAT, "version": VERSION, "done": state.done, "sha256": artifacts.digest(path)}
+    seal = {"format": FORMAT, "version": VERSION, "done": state.point.epochs, "steps": state.point.steps}
+    seal |= {"sha256": artifacts.digest(path)}
     artifacts.write_sealed(path.with_suffix(".json"), {**seal, "facts": state.facts})
-    for done in place.epochs()[:-KEPT]:
-        old = place.tensors(done)
+    for point in superseded(place.points()):
+        old = place.tensors(point)
         old.with_suffix(".json").unlink(missing_ok=True)
         old.unlink(missing_ok=True)
 
 
-def read(place: Place, done: int) -> Checkpoint:
+def superseded(points: Sequence[Point]) -> list[Point]:
+    """All but the last few, and the last at an epoch's end: another number of ranks can go on from there only."""
+    ends = [point for point in points if not point.steps]
+    return [point for point in points[:-KEPT] if point not in ends[-1:]]
+
+
+def read(place: Place, point: Point) -> Checkpoint:
     try:
-        return _read(place, done)
+        return _read(place, point)
     except CheckpointError as error:
-        raise CheckpointError(f"{error}. {_offer(place, done)}") from error
+        raise CheckpointError(f"{error}. {_offer(place, point)}") from error
 
 
 def runs(folder: Path) -> list[int]:
     """Numbers of ranks that rank 0's checkpoints here are of."""
-    found = (re.fullmatch(r"epoch-[0-9]+\.rank-0-of-([0-9]+)\.json", path.name) for path in folder.glob("epoch-*.json"))
+    found = (re.fullmatch(r"epoch-.*\.rank-0-of-([0-9]+)\.json", path.name) for path in folder.glob("epoch-*.json"))
     return sorted({int(match[1]) for match in found if match})
 
 
-def common(everybodys: Sequence[Sequence[int]]) -> list[int]:
-    """Epochs that all ranks have."""
+def common(everybodys: Sequence[Sequence[Offer]]) -> list[Offer]:
+    """What all ranks have."""
     return sorted(set.intersection(*(set(own) for own in everybodys)))
 
 
-def choose(offers: Sequence[tuple[int, int]], wanted: int | None) -> tuple[int, int] | None:
-    """Of (epochs done, number of ranks) the latest or wanted one, the first of equals; None where there is none."""
-    fitting = [offer for offer in offers if wanted in (None, offer[0])]
+def choose(offers: Sequence[Offer], wanted: Point | None) -> Offer | None:
+    """The latest or wanted one, the first of equals; None where there is none."""
+    fitting = [offer for offer in offers if wanted in (None, offer.point)]
     if fitting:
-        return max(fitting, key=lambda offer: offer[0])
+        return max(fitting, key=lambda offer: offer.point)
     if wanted is None:
         return None
-    there = sorted({done for done, _ in offers})
-    known = f"there are those after epochs {', '.join(map(str, there))}" if there else "there is none"
-    raise CheckpointError(f"no checkpoint after epoch {wanted} that all ranks have; {known}")
+    there = sorted({offer.point for offer in offers})
+    known = f"there are those after {', '.join(map(str, there))}" if there else "there is none"
+    raise CheckpointError(f"no checkpoint after {wanted} that all ranks have; {known}")
 
 
-def _read(place: Place, done: int) -> Checkpoint:
-    path = place.tensors(done)
+def _read(place: Place, point: Point) -> Checkpoint:
+    path = place.tensors(point)
     try:
         content = artifacts.read_sealed(path.with_suffix(".json"), FORMAT, VERSION)
         if artifacts.digest(path) != content["sha256"]:
             raise ValueError(f"{path}: does not match its checksum; it was changed or damaged")
-        return Checkpoint(content["done"], content["facts"], load_file(path))
+        return Checkpoint(Point(content["done"], content.get("steps", 0)), content["facts"], load_file(path))
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise CheckpointError(str(error)) from error
 
 
-def _offer(place: Place, done: int) -> str:
-    for earlier in reversed([each for each in place.epochs() if each < done]):
+def _offer(place: Place, point: Point) -> str:
+    for earlier in reversed([each for each in place.points() if each < point]):
         try:
             _read(place, earlier)
         except CheckpointError:
             continue
-        return f"The one before it is whole: --resume-epoch {earlier} goes on from there"
+        return f"The one before it is whole: --resume-epoch {earlier.typed} goes on from there"
     return "There is no whole one before it: start again in another folder"

@@ -39,9 +39,10 @@ class Job(Generic[P]):
     profile: str = ""  # a file that `thinwire profile` wrote; where empty, adaqp measures the wires itself
     events: str = ""  # a file to append to; none where empty
     out: str = ""  # a folder for checkpoints and predictions; none where empty
-    checkpoint_every: int = 10
+    checkpoint_every: int = 10  # epochs
+    checkpoint_steps: int = 1000  # of an epoch of batches, between checkpoints within it; 0 none
     resume: bool = False
-    resume_epoch: int | None = None  # epochs done by then; None is the last one
+    resume_epoch: str = ""  # the point to go on from, as `Point.parse` reads it; the last one where empty
     launch: dict[str, Any] = field(default_factory=dict)  # how ranks were started, for plan.json
     forecast: dict[str, Any] = field(default_factory=dict)  # why this method was chosen, for plan.json
 
@@ -52,6 +53,6 @@ class Job(Generic[P]):
     def identity(self) -> dict[str, Any]:
         """What must be the same for a run to go on: all but where it is kept, how long it lasts and how it is seen."""
         free = ("data", "shards", "epochs", "evaluate_every", "profile", "events", "out", "checkpoint_every", "resume")
-        told = ("resume_epoch", "launch", "forecast")
+        told = ("checkpoint_steps", "resume_epoch", "launch", "forecast")
         kept = {name: value for name, value in asdict(self).items() if name not in (*free, *told)}
         return dict(json.loads(json.dumps(kept)))  # as a checkpoint will have it

@@ -19,7 +19,7 @@ from thinwire.links import Door
 from thinwire.links.books import ChannelBook
 from thinwire.links.diary import Diary
 from thinwire.training import checkpoint, details, machine, predictions, score
-from thinwire.training.checkpoint import Checkpoint, Place
+from thinwire.training.checkpoint import Checkpoint, Place, Point
 from thinwire.training.finite import NotFinite, expect_finite_weights
 from thinwire.training.job import Job
 from thinwire.training.saved import load_optimizer, optimizer_tensors, resumed
@@ -144,7 +144,9 @@ class Run(ABC):
         if self.job.out and self._is_due(epoch, self.job.checkpoint_every):
             self.save()
 
-    def save(self) -> None:
+    def save(self, steps: int = 0) -> None:
+        """Keep a checkpoint, after so many steps of an epoch that is not done."""
+        point = Point(self.done, steps)
         expect_finite_weights(self.model, self.done)  # the same on every rank
         own_facts, own_tensors = self.state()
         tensors = {f"weights/{name}": value for name, value in self.model.state_dict().items()}
@@ -152,8 +154,8 @@ class Run(ABC):
         tensors |= {f"own/{name}": value for name, value in own_tensors.items()}
         facts = {**self.facts, "losses": self.losses, "scores": self.scores, "plans": self.plans, **own_facts}
         place = Place(self.job.checkpoints, self.door.rank, self.door.world_size)
-        checkpoint.write(place, Checkpoint(self.done, facts, tensors))
-        self.kept = f"the checkpoint after epoch {self.done} stays"
+        checkpoint.write(place, Checkpoint(point, facts, tensors))
+        self.kept = f"the checkpoint after {point} stays"
 
     def resume(self) -> None:
         """Go on where a checkpoint ends; at another number of ranks from its weights, without what ranks held."""
@@ -171,11 +173,11 @@ class Run(ABC):
         self.restore(state, parts["own"], same=state.facts["world_size"] == self.door.world_size)
         self.plans = state.facts["plans"]
         self.losses, self.scores = list(state.facts["losses"]), dict(state.facts["scores"])
-        self.kept = f"the checkpoint after epoch {state.done} stays"
+        self.kept = f"the checkpoint after {state.point} stays"
 
     def _forget_after(self, state: Checkpoint | None) -> None:
         """Events and plans of epochs that will be run again."""
-        done, plans = (0, 0) if state is None else (state.done, state.facts["plans"])
+        done, plans = (0, 0) if state is None else (state.point.epochs, state.facts["plans"])
         for path in Path(self.job.out).glob(f"{Path(PLAN).stem}.*.json"):
             if int(path.name.split(".")[1]) > plans:
                 path.unlink()

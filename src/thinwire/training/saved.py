@@ -7,11 +7,11 @@ from torch import Tensor
 
 from thinwire.links import Door
 from thinwire.training import checkpoint
-from thinwire.training.checkpoint import KEPT, Checkpoint, CheckpointError, Place
+from thinwire.training.checkpoint import KEPT, Checkpoint, CheckpointError, Offer, Place, Point
 from thinwire.training.job import Job
 
-# Epochs of checkpoints that a rank tells the others.
-MOST = KEPT + 1
+# Checkpoints that a rank tells the others of: those it keeps, and one that a kill kept it from removing.
+MOST = KEPT + 2
 
 
 def resumed(job: Job[Any], door: Door, facts: dict[str, Any]) -> Checkpoint | None:
@@ -21,28 +21,30 @@ def resumed(job: Job[Any], door: Door, facts: dict[str, Any]) -> Checkpoint | No
     """
     own = Place(job.checkpoints, door.rank, door.world_size)
     own.sweep()
-    offers = [(done, door.world_size) for done in checkpoint.common(_everybodys(door, own.epochs()))]
+    offers = checkpoint.common(_everybodys(door, [Offer(point, door.world_size) for point in own.points()]))
     for size in checkpoint.runs(job.checkpoints):
-        if size != door.world_size:
-            offers += [(done, size) for done in Place(job.checkpoints, 0, size).epochs()]
-    chosen = checkpoint.choose(offers, job.resume_epoch)
-    told = _everybodys(door, list(chosen or ()))
+        if size != door.world_size:  # whose steps are others
+            points = Place(job.checkpoints, 0, size).points()
+            offers += [Offer(point, size) for point in points if not point.steps]
+    chosen = checkpoint.choose(offers, Point.parse(job.resume_epoch) if job.resume_epoch else None)
+    told = _everybodys(door, [chosen] if chosen else [])
     if any(each != told[0] for each in told):
         raise CheckpointError(
             "ranks see different checkpoints of a run with another number of ranks; copy rank 0's to every machine"
         )
     if chosen is None:
         return None
-    done, size = chosen
-    state = checkpoint.read(own if size == door.world_size else Place(job.checkpoints, 0, size), done)
+    here = chosen.world_size == door.world_size
+    state = checkpoint.read(own if here else Place(job.checkpoints, 0, chosen.world_size), chosen.point)
     expect_same_run(state.facts, facts)
     return state
 
 
-def _everybodys(door: Door, own: list[int]) -> list[list[int]]:
-    mine = torch.tensor([*own[-MOST:], *[-1] * MOST][:MOST], dtype=torch.int64)
-    told = door.told(mine, channel="checkpoints")
-    return [[epoch for epoch in each if epoch >= 0] for each in told.tolist()]
+def _everybodys(door: Door, own: list[Offer]) -> list[list[Offer]]:
+    mine = [(*offer.point, offer.world_size) for offer in own[-MOST:]]
+    told = door.told(torch.tensor([*mine, *[(-1, -1, -1)] * (MOST - len(mine))]).flatten(), channel="checkpoints")
+    offers = told.view(len(told), MOST, 3).tolist()
+    return [[Offer(Point(epochs, steps), size) for epochs, steps, size in each if size > 0] for each in offers]
 
 
 def expect_same_run(then: dict[str, Any], now: dict[str, Any]) -> None:
