@@ -10,7 +10,7 @@ from torch.distributed.fsdp import fully_shard
 
 from tests.gradients import work
 from thinwire import gradients, launch
-from thinwire.gradients.algorithms import MOMENTUM, algorithm
+from thinwire.gradients.algorithms import MASKED, MOMENTUM, RESIDUAL, algorithm
 from thinwire.gradients.fsdp import compress
 from thinwire.gradients.group import FINE
 from thinwire.gradients.hook import MeasuredGroup, warm_up_ratio
@@ -120,7 +120,13 @@ def test_ddp_cuts_after_one_and_then_25_mib() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "match"),
-    [("float32", "'none' here"), ("topk:2", "0 < ratio"), ("dgc", "dgc|topk"), ("wavelet", "none, or dgc:RATIO")],
+    [
+        ("float32", "'none' here"),
+        ("topk:2", "0 < ratio"),
+        ("dgc", "dgc|topk"),
+        ("dgc:0.1:x", "give dgc:RATIO or dgc:RATIO:masked"),
+        ("wavelet", "none, or dgc:RATIO"),
+    ],
 )
 def test_unknown_codecs_are_refused(spec: str, match: str) -> None:
     with pytest.raises(ValueError, match=match):
@@ -141,9 +147,26 @@ def test_a_profile_needs_something_to_learn() -> None:
         gradients.profile(model, None, work.loss_of, None, steps=1)  # type: ignore[arg-type]
 
 
-def test_small_tensors_keep_their_momentum_under_dgc() -> None:
+def test_all_that_momentum_would_have_moved_goes_out_in_the_end() -> None:
+    """With momentum correction alone, the sum of what was sent and is owed is that of momentum's own steps."""
+    kept = memory_for(MOMENTUM, ["weight"], [600], {}, 0.9, torch.device("cpu"))
+    velocity, moved, gone = torch.zeros(600), torch.zeros(600), torch.zeros(600)
+    for step in range(20):
+        gradient = torch.randn(600, generator=torch.Generator().manual_seed(step))
+        velocity = 0.9 * velocity + gradient
+        moved += velocity
+        out = kept.compensate(gradient)
+        sent = torch.where(out.abs() >= out.abs().topk(6).values[-1], out, 0.0)
+        kept.sent(lambda x, sent=sent: x.add_(sent))  # type: ignore[misc]
+        kept.commit()
+        gone += sent
+    assert torch.allclose(gone + kept.tensors()[RESIDUAL], moved, atol=1e-4)
+    assert torch.allclose(kept.tensors()[MOMENTUM], velocity, atol=1e-5)
+
+
+def test_small_tensors_keep_their_momentum_where_it_is_masked() -> None:
     """They always go out whole: masked like the rest, their velocity would never be more than a gradient."""
-    kept = memory_for(MOMENTUM, ["bias", "weight"], [3, 600], {}, 0.9, torch.device("cpu"))
+    kept = memory_for(MASKED, ["bias", "weight"], [3, 600], {}, 0.9, torch.device("cpu"))
     gradient = torch.ones(603)
     velocity = 0.0
     for _ in range(5):

@@ -13,7 +13,7 @@ import torch
 from thinwire import gradients
 from thinwire.bench import tasks
 from thinwire.bench.case import Case
-from thinwire.gradients.algorithms import MOMENTUM, algorithm
+from thinwire.gradients.algorithms import algorithm
 from thinwire.links import Door
 
 NO_FEEDBACK = "--no-feedback"
@@ -52,7 +52,7 @@ def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[
     torch.manual_seed(seed)
     plan = gradients.plan(profile, spec, fusion=GROUPS, feedback=feedback, seed=seed, warm_up_steps=count // 10)
     model = gradients.wrap(task.build(), plan, door)
-    momentum = 0.0 if algorithm(spec).memory == MOMENTUM else MOMENTUM_OF  # dgc has its own
+    momentum = 0.0 if algorithm(spec).has_momentum else MOMENTUM_OF  # dgc has its own
     optimizer = torch.optim.SGD(model.parameters(), lr=task.lr, momentum=momentum)
     decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda number: 1 - number / count)
     losses = []

@@ -70,6 +70,7 @@ CAPTIONS = {
     "training": "{} seeds; mean test score after the last epoch, and in the epoch of the best validation score, with "
     "points beside `exact` of the same model; where time was taken, median seconds of training, and until that one's "
     "final validation score was reached",
+    "convergence": "{} seeds; the mean of final losses, from-to, and beside the first method's",
     "policies": "rows fetched from other ranks in an epoch, in thousands, by replication factor",
     "pipeline": "median of {} interleaved runs; kept: the most activations, in micro-batches, that each stage kept",
     "sync": "median of {} interleaved runs; MB that went from host to host, and the least that could",
@@ -116,6 +117,11 @@ def methods(result: harness.CaseResult) -> Table:
         shown = [("variance", lambda row: f"{(row.more or {}).get('variance_to_uniform', 1.0):.3f}")]
         shown.append(("worst", lambda row: f"{(row.more or {}).get('worst_to_uniform', 1.0):.3f}"))
         shown.append(("objective", lambda row: f"{(row.more or {})['objective']:.4f}"))
+    if case.workload == "convergence":
+        shown = [each for each in shown if each[0] == "MB sent"]
+        shown.append(("loss", lambda row: _figure(row, "loss", ".4f")))
+        shown.append(("from-to", lambda row: f"{_figure(row, 'loss_low', '.4f')}-{_figure(row, 'loss_high', '.4f')}"))
+        shown.append(("beside", lambda row: f"{(row.more or {})['loss_ratio'] - 1:+.1%}"))
     if case.workload == "minibatch":
         shown = [("/full" if name == "/free" else name, form) for name, form in shown if name != "from-to"]
         shown.append(("rows", lambda row: _figure(row, "remote_rows", ",.0f")))

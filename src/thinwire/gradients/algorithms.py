@@ -7,6 +7,7 @@ qsgd:4:128 uniform:4  a few bits, bucket by bucket (QSGD)
 topk:0.01             the largest hundredth, k counted tensor by tensor
 randomk:0.01          a hundredth that the seed picks; summed on the way, since all ranks pick the same
 dgc:0.01              topk with momentum correction (Deep Gradient Compression); the optimizer then has no momentum
+dgc:0.01:masked       and, as published, momentum that is forgotten where values were sent
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from thinwire.codecs import QSGD, Bucketed, Codec, Fitted, Ternary, TopK, Unifor
 NONE = "none"
 DENSE = ("float16", "bfloat16")
 ALL_REDUCE, ALL_GATHER, TWO_STEP = "all_reduce", "all_gather", "two_step"
-RESIDUAL, MOMENTUM = "residual", "momentum"
+RESIDUAL, MOMENTUM, MASKED = "residual", "momentum", "masked"
 # Values of a row that has a range of its own, where a codec works by rows.
 ROW = 512
 # What `auto` chooses from: nothing here needs another optimizer or learning rate.
@@ -30,8 +31,13 @@ class Algorithm:
 
     spec: str
     codec: Codec | None  # None: float32 as it is
-    memory: str  # of what the codec lost: RESIDUAL, MOMENTUM or none
+    memory: str  # of what the codec lost: RESIDUAL, MOMENTUM, MASKED or none
     primitives: tuple[str, ...]  # by which payloads can meet
+
+    @property
+    def has_momentum(self) -> bool:
+        """Its own: the optimizer must have none."""
+        return self.memory in (MOMENTUM, MASKED)
 
     @property
     def ratio(self) -> float:
@@ -49,7 +55,10 @@ def algorithm(spec: str, *, feedback: bool = True) -> Algorithm:
         return Algorithm(spec, parse_codec(spec), "", (ALL_REDUCE,))
     memory = RESIDUAL if feedback else ""
     if name == "dgc":
-        return Algorithm(spec, parse_codec(f"topk:{argument or 'nothing'}"), MOMENTUM, (ALL_GATHER,))
+        ratio, _, word = argument.partition(":")
+        if word not in ("", MASKED):
+            raise ValueError(f"codec {spec!r}: there is no {word!r}; give dgc:RATIO or dgc:RATIO:{MASKED}")
+        return Algorithm(spec, parse_codec(f"topk:{ratio or 'nothing'}"), word or MOMENTUM, (ALL_GATHER,))
     if name == "float32":
         raise ValueError("codec 'float32' is called 'none' here: gradients are summed on the way")
     try:

@@ -1,16 +1,17 @@
-"""What a transfer takes from the computation beside it: on a CPU both want the same cores.
+"""What transfers and computation take from each other: on a CPU both want the same cores.
 
 Backward is run again with messages on their way, few large ones and many small ones. By how much longer it takes tells
-what a message costs it, and what a byte does.
+what a message costs it, and what a byte does. Then with small ones that queue from its start: by how much later those
+arrive than alone tells what it costs them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from thinwire.gradients.costs import Contention
-from thinwire.links import Door
+from thinwire.links import Door, Transfer
 from thinwire.links.cost import Hinge
 
 # So many that what one message takes shows above the noise of a pass.
@@ -39,27 +40,37 @@ def measure(
     large = int(min(max((each_s - gather.fixed_s) / max(gather.slope, 1e-15), LEAST_BYTES), MOST_BYTES))
     longer = []
     for count, size in ((MANY, SMALL_BYTES), (FEW, large)):
-        data = torch.zeros(size, dtype=torch.uint8, device=device)
         posted = min(count, num_tensors)
-        times = [_beside(door, backward, num_tensors, posted, data) for _ in range(PASSES)]
+        places = {num_tensors * number // posted: 1 for number in range(posted)}
+        times = [_beside(door, backward, places, size, device)[0] for _ in range(PASSES)]
         longer.append((posted, (n - 1) * size, max(usual(times) - alone_s, 0.0)))
     (many, small_bytes, many_s), (few, large_bytes, few_s) = longer
     byte_s = max(few_s / few - many_s / many, 0.0) / (large_bytes - small_bytes)
-    return Contention(max(many_s / many - byte_s * small_bytes, 0.0), byte_s)
+    queued = int(min(max(alone_s / 2 / gather(SMALL_BYTES), FEW), MANY))
+    drained_s = usual([_beside(door, backward, {0: queued}, SMALL_BYTES, device)[1] for _ in range(PASSES)])
+    return Contention(
+        message_s=max(many_s / many - byte_s * small_bytes, 0.0),
+        byte_s=byte_s,
+        lag_s=max(drained_s / queued - gather(SMALL_BYTES), 0.0),
+    )
 
 
 def _beside(
-    door: Door, backward: Callable[[Callable[[int], None]], float], num_tensors: int, count: int, data: Tensor
-) -> float:
-    """Seconds of a pass that posts so many messages, evenly spread."""
-    places = {num_tensors * number // count for number in range(count)}
-    posted = []
+    door: Door,
+    backward: Callable[[Callable[[int], None]], float],
+    places: Mapping[int, int],
+    size: int,
+    device: torch.device,
+) -> tuple[float, float]:
+    """Seconds of a pass that posts so many messages at these tensors, and of the last one from post to arrival."""
+    data = torch.zeros(size, dtype=torch.uint8, device=device)
+    posted: list[Transfer[list[Tensor]]] = []
 
     def on_ready(number: int) -> None:
-        if number in places:
-            posted.append(door.all_gather(data, [data.nbytes] * door.world_size, channel=CHANNEL))
+        sizes = [size] * door.world_size
+        posted.extend(door.all_gather(data, sizes, channel=CHANNEL) for _ in range(places.get(number, 0)))
 
     seconds = backward(on_ready)
     for transfer in posted:
         transfer.wait()
-    return seconds
+    return seconds, posted[-1].seconds

@@ -46,10 +46,14 @@ class CodecCost:
 
 @dataclass(frozen=True)
 class Contention:
-    """What a transfer takes from the computation beside it, in seconds: for a message, for a byte that a rank sends."""
+    """What a transfer takes from the computation beside it, in seconds: for a message, for a byte that a rank sends.
+
+    And what computation takes from a transfer: so much later does each message arrive.
+    """
 
     message_s: float
     byte_s: float
+    lag_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ def _way(profile: Profile, spec: str, codec: Codec | None, primitive: str) -> Wa
         nbytes=tuple(nbytes),
         compress_fixed_s=cost.encode.group_s + profile.post_s + beside.message_s * messages,
         decompress_fixed_s=times * taken.group_s,
-        transfer_s=transfer,
+        transfer_s=lambda size: transfer(size) + beside.lag_s * messages,
     )
 
 

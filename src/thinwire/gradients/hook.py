@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.variable import Variable
 
-from thinwire.gradients.algorithms import ALL_REDUCE, MOMENTUM, NONE, algorithm
+from thinwire.gradients.algorithms import ALL_REDUCE, NONE, algorithm
 from thinwire.gradients.costs import READY
 from thinwire.gradients.group import Group
 from thinwire.gradients.plan import Plan
@@ -149,7 +149,7 @@ class Hook:
         return self._groups[number]
 
     def _warm_up(self, group: Group) -> None:
-        if group.algorithm.memory == MOMENTUM and self.steps <= self.plan.warm_up_steps:
+        if group.algorithm.has_momentum and self.steps <= self.plan.warm_up_steps:
             group.use_ratio(warm_up_ratio(group.algorithm.ratio, self.steps, self.plan.warm_up_steps))
 
     def _finish(self) -> None:

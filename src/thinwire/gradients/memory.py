@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from thinwire.gradients.algorithms import MOMENTUM, RESIDUAL
+from thinwire.gradients.algorithms import MASKED, MOMENTUM, RESIDUAL
 from thinwire.gradients.layout import SMALL
 
 # Tensors by (what, parameter's name), float32.
@@ -56,14 +56,14 @@ class Residual(Memory):
 
 
 class Momentum(Memory):
-    """Deep Gradient Compression (arXiv 1712.01887): u = mu u + g, v = v + u; v goes out; both are zero where it did.
+    """Deep Gradient Compression (arXiv 1712.01887): u = mu u + g, v = v + u; v goes out, and is zero where it did.
 
-    But for what always goes out, small tensors: u stays there, and they have momentum as usual.
+    Then u is what momentum is without compression. `masked`: where to forget it too, once v has gone, as published.
     """
 
-    def __init__(self, velocity: Tensor, residual: Tensor, momentum: float, always: Tensor) -> None:
+    def __init__(self, velocity: Tensor, residual: Tensor, momentum: float, masked: Tensor | None = None) -> None:
         self._kept = (velocity, residual)
-        self._seldom = ~always
+        self._masked = masked
         self._next = (torch.empty_like(velocity), torch.empty_like(residual))
         self._momentum = momentum
 
@@ -76,7 +76,8 @@ class Momentum(Memory):
         add(sent)
         gone = sent != 0
         self._next[1].masked_fill_(gone, 0.0)
-        self._next[0].masked_fill_(gone & self._seldom, 0.0)
+        if self._masked is not None:
+            self._next[0].masked_fill_(gone & self._masked, 0.0)
 
     def commit(self) -> None:
         self._kept, self._next = self._next, self._kept
@@ -105,8 +106,11 @@ def memory_for(
     if kind == RESIDUAL:
         return Residual(fill(RESIDUAL))
     if kind == MOMENTUM:
-        always = torch.cat([torch.full((size,), size < SMALL, dtype=torch.bool, device=device) for size in sizes])
-        return Momentum(fill(MOMENTUM), fill(RESIDUAL), momentum, always)
+        return Momentum(fill(MOMENTUM), fill(RESIDUAL), momentum)
+    if kind == MASKED:
+        # But for small tensors, which always go out whole: they would never have any.
+        seldom = torch.cat([torch.full((size,), size >= SMALL, dtype=torch.bool, device=device) for size in sizes])
+        return Momentum(fill(MOMENTUM), fill(RESIDUAL), momentum, seldom)
     return Memory()
 
 
