@@ -39,6 +39,18 @@ def test_one_group_is_the_sum_of_its_parts() -> None:
     assert replay(BACKWARD_S, [DENSE], [4], [0]).seconds == 14 + (10 + 10) + (100 + 10) + (20 + 3)
 
 
+def test_foretold_tolls_and_lags_count_only_while_backward_runs() -> None:
+    shared = Way(
+        "shared", (0.0,) * 4, (0.0,) * 4, (10, 20, 30, 40), 1.0, 0.0, lambda size: size / 10, lambda _: 1.0, 0.5
+    )
+    reckoned = replay(BACKWARD_S, [shared], [1, 4], [0, 0])
+    assert [(each.compress_end_s, each.transfer_end_s) for each in reckoned.groups] == [(3.0, 4.0), (16.0, 25.0)]
+    foretold = replay(BACKWARD_S, [shared], [1, 4], [0, 0], foretell=True)
+    # The first is on its way beside backward; the second leaves when that is over.
+    assert [(each.compress_end_s, each.transfer_end_s) for each in foretold.groups] == [(3.0, 4.5), (15.0, 24.0)]
+    assert replay(BACKWARD_S, [PLAIN], [4], [0], foretell=True) == replay(BACKWARD_S, [PLAIN], [4], [0])
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_laws(seed: int) -> None:
     randomness = np.random.default_rng(seed)

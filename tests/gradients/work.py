@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -285,6 +286,8 @@ def planned(member: Member, codecs: tuple[str, ...]) -> tuple[Any, Any, list[flo
         assert all(torch.equal(a, b) for a, b in zip(before, weights(model), strict=True))
         assert not optimizer.state
         plan = gradients.plan(profile, ",".join(codecs))
+        assert plan.predicted is not None
+        assert gradients.predict(profile, plan).step_s == pytest.approx(plan.predicted.step_s)
         wrapped = gradients.wrap(model, plan)
         losses = trained(wrapped, 4, member.rank)
         times = [each.done_s for each in gradients.hook_of(wrapped).times]

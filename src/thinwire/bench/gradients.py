@@ -54,21 +54,33 @@ def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:
     task = tasks.task_of(case.settings)
     codec = str(case.settings.get("codec", "topk:0.01"))
     size = tasks.batch_size(case.settings)
-    torch.manual_seed(case.seed)
-    model = task.build()
-    optimizer = torch.optim.SGD(model.parameters(), lr=task.lr)
-    profile = gradients.profile(
-        model,
-        task.batch(size, door.rank, 0, case.seed),
-        task.loss,
-        door,
-        codecs=dict.fromkeys([*AUTO, codec]),  # type: ignore[arg-type]
-        optimizer=optimizer,
-    )
+    profile = _profile(door, case)
     made = {method: Steps(method, task, profile, codec, size, door, case.seed) for method in case.methods}
     for steps in made.values():
         steps.take(WARM_UP)
     return made
+
+
+def before_round(door: Door, prepared: dict[str, Any], case: Case) -> None:
+    """Profile again: predictions are then of the same minutes as what they are compared with. Plans stay."""
+    profile = _profile(door, case)
+    for steps in prepared.values():
+        steps.foretell(profile)
+
+
+def _profile(door: Door, case: Case) -> gradients.Profile:
+    task = tasks.task_of(case.settings)
+    codec = str(case.settings.get("codec", "topk:0.01"))
+    torch.manual_seed(case.seed)
+    model = task.build()
+    return gradients.profile(
+        model,
+        task.batch(tasks.batch_size(case.settings), door.rank, 0, case.seed),
+        task.loss,
+        door,
+        codecs=dict.fromkeys([*AUTO, codec]),  # type: ignore[arg-type]
+        optimizer=torch.optim.SGD(model.parameters(), lr=task.lr),
+    )
 
 
 def units(method: str, settings: Mapping[str, Any]) -> int:
@@ -87,7 +99,9 @@ def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[st
     """`exposed_share` is what the step takes beyond one that sends nothing."""
     own = by_method[method]
     more: dict[str, Any] = {"wire_bytes": int(statistics.median(each["wire_bytes"] for each in own))}
-    more |= {name: own[-1][name] for name in ("loss", "predicted_s", "groups", "codecs") if name in own[-1]}
+    more |= {name: own[-1][name] for name in ("loss", "groups", "codecs") if name in own[-1]}
+    if "predicted_s" in own[-1]:
+        more["predicted_s"] = statistics.median(each["predicted_s"] for each in own)
     if by_method.get(LIMIT):
         local = statistics.median(each["seconds"] for each in by_method[LIMIT])
         more["exposed_share"] = max(0.0, 1 - local / statistics.median(each["seconds"] for each in own))
@@ -104,9 +118,18 @@ class Steps:
         self._task, self._size, self._door, self._seed = task, size, door, seed
         self._number = 0
         self.facts: dict[str, Any] = {}
+        self._method = method
+        self._plan: Plan | None = None
         self._still = method == LIMIT
         self.model = self._wrapped(method, task.build(), profile, codec)
         self._optimizer = torch.optim.SGD(self.model.parameters(), lr=task.lr)
+        self.foretell(profile)
+
+    def foretell(self, profile: gradients.Profile) -> None:
+        if self._plan is not None:
+            self.facts["predicted_s"] = gradients.predict(profile, self._plan).step_s
+        elif self._method in (NONE, BFLOAT16):
+            self.facts["predicted_s"] = gradients.plan(profile, NONE).alternatives[self._method]
 
     def take(self, count: int) -> float:
         """The last step's loss on this rank."""
@@ -131,22 +154,19 @@ class Steps:
             more = {"bucket_cap_mb": ONE_BUCKET_MIB} if method == POWERSGD else {}
             wrapped = DistributedDataParallel(model, **more)  # type: ignore[arg-type]
             HOOKS[method](wrapped)
-            if method in (NONE, BFLOAT16):
-                self.facts["predicted_s"] = gradients.plan(profile, NONE).alternatives[method]
             return wrapped
         spec, fusion = ("auto", CUPCAKE) if method == BEST else (codec, method)
-        plan = gradients.plan(profile, spec, fusion=fusion)
-        self.facts |= _facts(plan)
-        return gradients.wrap(model, plan, self._door)
+        self._plan = gradients.plan(profile, spec, fusion=fusion)
+        self.facts |= _facts(self._plan)
+        return gradients.wrap(model, self._plan, self._door)
 
 
 def _facts(plan: Plan) -> dict[str, Any]:
-    assert plan.predicted is not None
     codecs: dict[str, int] = {}
     for group in plan.groups:
         name = f"{group.codec} {group.primitive}"
         codecs[name] = codecs.get(name, 0) + 1
-    return {"predicted_s": plan.predicted.step_s, "groups": len(plan.groups), "codecs": codecs}
+    return {"groups": len(plan.groups), "codecs": codecs}
 
 
 def _bfloat16(state: None, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:

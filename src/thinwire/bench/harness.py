@@ -167,6 +167,8 @@ def _rank(member: Member, case: Case, folder: str) -> None:
         prepared = workload.prepare(door, case, Path(folder))
         # Repeat -1 warms up connections and code, and is not kept. Whole runs need none.
         for repeat in range(0 if case.workload in WHOLE else -1, case.repeats):
+            if hasattr(workload, "before_round"):
+                workload.before_round(door, prepared, case)
             for method in case.methods:
                 line = _step(door, workload, method, prepared, case, repeat)
                 if member.rank == 0:

@@ -7,8 +7,8 @@ model = gradients.wrap(model, plan)
 from thinwire.gradients.costs import Profile
 from thinwire.gradients.hook import Hook
 from thinwire.gradients.memory import mean_of
-from thinwire.gradients.plan import Plan, plan
+from thinwire.gradients.plan import Plan, plan, predict
 from thinwire.gradients.profile import profile
 from thinwire.gradients.wrap import hook_of, wrap
 
-__all__ = ["Hook", "Plan", "Profile", "hook_of", "mean_of", "plan", "profile", "wrap"]
+__all__ = ["Hook", "Plan", "Profile", "hook_of", "mean_of", "plan", "predict", "profile", "wrap"]

@@ -18,7 +18,7 @@ from thinwire.links.cost import Hinge
 MANY, SMALL_BYTES = 64, 2_000
 FEW = 4
 LEAST_BYTES, MOST_BYTES = 20_000, 4_000_000
-PASSES = 4
+PASSES = 6
 CHANNEL = "profile.contention"
 
 
@@ -38,20 +38,24 @@ def measure(
     # About as long on their way as half of backward.
     each_s = alone_s / (2 * FEW)
     large = int(min(max((each_s - gather.fixed_s) / max(gather.slope, 1e-15), LEAST_BYTES), MOST_BYTES))
-    longer = []
-    for count, size in ((MANY, SMALL_BYTES), (FEW, large)):
-        posted = min(count, num_tensors)
-        places = {num_tensors * number // posted: 1 for number in range(posted)}
-        times = [_beside(door, backward, places, size, device)[0] for _ in range(PASSES)]
-        longer.append((posted, (n - 1) * size, max(usual(times) - alone_s, 0.0)))
-    (many, small_bytes, many_s), (few, large_bytes, few_s) = longer
-    byte_s = max(few_s / few - many_s / many, 0.0) / (large_bytes - small_bytes)
+    many, few = min(MANY, num_tensors), min(FEW, num_tensors)
     queued = int(min(max(alone_s / 2 / gather(SMALL_BYTES), FEW), MANY))
-    drained_s = usual([_beside(door, backward, {0: queued}, SMALL_BYTES, device)[1] for _ in range(PASSES)])
+    kinds: list[tuple[dict[int, int], int]] = [
+        ({}, 0),
+        ({num_tensors * number // many: 1 for number in range(many)}, SMALL_BYTES),
+        ({num_tensors * number // few: 1 for number in range(few)}, large),
+        ({0: queued}, SMALL_BYTES),
+    ]
+    # One of each in turn: a machine that changes its pace does so for all.
+    passes = [[_beside(door, backward, places, size, device) for places, size in kinds] for _ in range(PASSES)]
+    many_s, few_s = (max(usual([each[kind][0] - each[0][0] for each in passes]), 0.0) for kind in (1, 2))
+    drained_s = usual([each[3][1] for each in passes])
+    small_bytes, large_bytes = (n - 1) * SMALL_BYTES, (n - 1) * large
+    byte_s = max(few_s / few - many_s / many, 0.0) / (large_bytes - small_bytes)
     return Contention(
         message_s=max(many_s / many - byte_s * small_bytes, 0.0),
         byte_s=byte_s,
-        lag_s=max(drained_s / queued - gather(SMALL_BYTES), 0.0),
+        lag_s=max(drained_s / (queued - 1) - gather(SMALL_BYTES), 0.0),
     )
 
 
@@ -62,7 +66,10 @@ def _beside(
     size: int,
     device: torch.device,
 ) -> tuple[float, float]:
-    """Seconds of a pass that posts so many messages at these tensors, and of the last one from post to arrival."""
+    """Seconds of a pass that posts so many messages at these tensors, and from the first one's arrival to the last's.
+
+    Not from the post: a rank whose pass begins late is waited for once, however many messages there are.
+    """
     data = torch.zeros(size, dtype=torch.uint8, device=device)
     posted: list[Transfer[list[Tensor]]] = []
 
@@ -73,4 +80,4 @@ def _beside(
     seconds = backward(on_ready)
     for transfer in posted:
         transfer.wait()
-    return seconds, posted[-1].seconds
+    return seconds, posted[-1].seconds - posted[0].seconds if posted else 0.0

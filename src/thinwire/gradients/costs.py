@@ -48,7 +48,7 @@ class CodecCost:
 class Contention:
     """What a transfer takes from the computation beside it, in seconds: for a message, for a byte that a rank sends.
 
-    And what computation takes from a transfer: so much later does each message arrive.
+    And what computation takes from a transfer: so much longer is each message on its way while backward runs.
     """
 
     message_s: float
@@ -138,7 +138,9 @@ def _way(profile: Profile, spec: str, codec: Codec | None, primitive: str) -> Wa
         nbytes=tuple(nbytes),
         compress_fixed_s=cost.encode.group_s + profile.post_s + beside.message_s * messages,
         decompress_fixed_s=times * taken.group_s,
-        transfer_s=lambda size: transfer(size) + beside.lag_s * messages,
+        transfer_s=transfer,
+        toll_s=lambda size: beside.message_s * messages + beside.byte_s * sent * size,
+        lag_s=beside.lag_s * messages,
     )
 
 

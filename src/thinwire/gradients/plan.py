@@ -6,8 +6,8 @@ keeps to the reverse order of definition, and so does the plan.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from thinwire import artifacts
@@ -109,7 +109,7 @@ def plan(
     else:
         ends, gap_s = _fixed(fusion, len(names)), 0.0
         chosen = _best_uniform(backward_s, [way for _, _, way in ways], ends)
-    timeline = replay(backward_s, [way for _, _, way in ways], ends, chosen)
+    timeline = replay(backward_s, [way for _, _, way in ways], ends, chosen, foretell=True)
     groups = []
     for (begin, end), way in zip(pairwise([0, *ends]), chosen, strict=True):
         spec, primitive, costs = ways[way]
@@ -126,6 +126,20 @@ def plan(
         predicted=_predicted(profile, timeline, gap_s),
         alternatives=_alternatives(profile, specs, feedback) if fusion == CUPCAKE else {},
     )
+
+
+def predict(profile: Profile, plan: Plan) -> Prediction:
+    """What a plan would take by another profile of the same model, made later say."""
+    plan.check({each.name: each.num_values for each in profile.tensors}, profile.world_size)
+    by_name = {each.name: each for each in profile.tensors}
+    tensors = tuple(by_name[name] for group in plan.groups for name in group.names)
+    specs = tuple(dict.fromkeys(group.codec for group in plan.groups))
+    ways = ways_of(replace(profile, tensors=tensors), specs, feedback=plan.feedback)
+    numbers = {(spec, primitive): number for number, (spec, primitive, _) in enumerate(ways)}
+    ends = list(accumulate(len(group.names) for group in plan.groups))
+    chosen = [numbers[group.codec, group.primitive] for group in plan.groups]
+    backward_s = [each.backward_s for each in tensors]
+    return _predicted(profile, replay(backward_s, [way for _, _, way in ways], ends, chosen, foretell=True), 0.0)
 
 
 def ddp_ends(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -154,7 +168,7 @@ def _fixed(fusion: str, count: int) -> tuple[int, ...]:
 def _best_uniform(backward_s: Sequence[float], ways: Sequence[Way], ends: Sequence[int]) -> tuple[int, ...]:
     """One way for all groups."""
     options = [(way,) * len(ends) for way in range(len(ways))]
-    return min(options, key=lambda chosen: replay(backward_s, ways, ends, chosen).seconds)
+    return min(options, key=lambda chosen: replay(backward_s, ways, ends, chosen, foretell=True).seconds)
 
 
 def _alternatives(profile: Profile, specs: Sequence[str], feedback: bool) -> dict[str, float]:
@@ -165,12 +179,12 @@ def _alternatives(profile: Profile, specs: Sequence[str], feedback: bool) -> dic
     for spec in (NONE, "bfloat16"):
         [(_, _, way)] = ways_of(profile, (spec,), feedback=feedback)
         ends = ddp_ends(sizes)
-        found[spec] = profile.rest_s + replay(backward_s, [way], ends, [0] * len(ends)).seconds
+        found[spec] = profile.rest_s + replay(backward_s, [way], ends, [0] * len(ends), foretell=True).seconds
     ways = [way for spec, _, way in ways_of(profile, specs, feedback=feedback) if algorithm(spec).codec is not None]
     for fusion in (LAYER_WISE, ONE_GROUP) if ways else ():
         ends = _fixed(fusion, len(sizes))
         chosen = _best_uniform(backward_s, ways, ends)
-        found[fusion] = profile.rest_s + replay(backward_s, ways, ends, chosen).seconds
+        found[fusion] = profile.rest_s + replay(backward_s, ways, ends, chosen, foretell=True).seconds
     return found
 
 

@@ -19,12 +19,15 @@ from thinwire.links.cost import Hinge, fit_hinge
 from thinwire.links.payload import Payload
 from thinwire.links.probe import measure
 
-STEPS = 7
+# Of each of three stretches, before, between and after all other measurements: a machine has good and bad seconds.
+STEPS = 5
 # Groups whose times tell a group's, a tensor's and a value's share apart: (tensors, values of each).
 ONE, MANY, LONG = (1, 1_024), (33, 1_024), (1, 400_000)
 # A codec is timed in blocks of about so long: ranks that share cores must have taken each other's.
 CODEC_BLOCKS, CODEC_BLOCK_S = 5, 0.02
-CODEC_MOST = 50
+CODEC_MOST = 10
+# In training a codec meets gradients that are in no cache: between two runs a rank reads so much else.
+COLD_BYTES = 1 << 24
 HANDED = 9
 WIRE_BYTES = (1_000, 20_000, 100_000, 400_000, 1_500_000)
 
@@ -43,6 +46,7 @@ def profile(
 ) -> Profile:
     """A few steps of `loss_fn(model, batch).backward()`, medians. The model, buffers and gradients stay as they were.
 
+    `steps` are taken three times, at the beginning, in the middle and at the end of it all.
     Every rank calls it alike and gets the same profile. With the optimizer its time counts too, and it is restored.
     """
     if steps < 2:
@@ -56,18 +60,25 @@ def profile(
     def one_pass(on_ready: Callable[[int], None] = lambda number: None) -> _Pass:
         return _pass(model, batch, loss_fn, optimizer, names, links, on_ready)
 
+    def stretch() -> list[_Pass]:
+        return [one_pass() for _ in range(steps + 1)][1:]
+
+    specs = dict.fromkeys([NONE, "bfloat16", *codecs])
     with _left_alone(model, optimizer):
-        passes = [one_pass() for _ in range(steps + 1)][1:]
-        whole_s, rest_s = _usual(links, [[each.backward_s, each.rest_s] for each in passes])
+        passes = stretch()
         beside = contention.measure(
             links,
             lambda on_ready: one_pass(on_ready).backward_s,
             min(int(each) for each in _mean(links, [[len(one.ready_s)] for one in passes])),
             lambda times: _usual(links, [[each] for each in times])[0],
-            whole_s,
+            _usual(links, [[each.backward_s] for each in passes])[0],
             transfers[ALL_GATHER],
             device,
         )
+        passes += stretch()
+        costs = {spec: _codec_cost(spec, links, device) for spec in specs}
+        passes += stretch()
+    whole_s, rest_s = _usual(links, [[each.backward_s, each.rest_s] for each in passes])
     ready = list(passes[-1].ready_s)
     order = READY if set(ready) == set(names.values()) else DEFINED
     if order == DEFINED:  # some get no gradient: DDP then keeps to the order of definition, turned around
@@ -77,13 +88,11 @@ def profile(
     # leave that out. So shares are of the mean, and the whole is the usual pass.
     shares = _mean(links, [_increments(each, ready) for each in passes])
     told = [share * whole_s / max(sum(shares), 1e-12) for share in shares]
-    specs = dict.fromkeys([NONE, "bfloat16", *codecs])
-    costs = {spec: _codec_cost(spec, links, device) for spec in specs}
     return Profile(
         world_size=links.world_size,
         order=order,
         tensors=tuple(TensorTimes(name, sizes[name], taken) for name, taken in zip(ready, told, strict=True)),
-        rest_s=rest_s + _buffers_s(model, links),
+        rest_s=rest_s + _buffers_s(model, links) + _skew_s(links, passes),
         codecs=costs,
         transfers=transfers,
         post_s=post_s,
@@ -132,6 +141,13 @@ def _pass(
     found.backward_s = ended - begun
     found.rest_s = begun - start + time.perf_counter() - ended
     return found
+
+
+def _skew_s(door: Door, passes: Sequence["_Pass"]) -> float:
+    """How much later than the usual rank the last one is: all wait for it. Ranks that share cores take turns."""
+    own = torch.tensor([each.backward_s + each.rest_s for each in passes], dtype=torch.float64)
+    told = door.told(own, channel="profile")
+    return float((told.max(dim=0).values - told.mean(dim=0)).median())
 
 
 def _buffers_s(model: nn.Module, door: Door) -> float:
@@ -206,13 +222,19 @@ def _times(spec: str, tensors: int, values: int, door: Door, device: torch.devic
     generator = torch.Generator(device).manual_seed(0)
     gradient = torch.randn(tensors * values, generator=generator, device=device)
     total = torch.zeros_like(gradient)
+    other = torch.zeros(COLD_BYTES, dtype=torch.uint8, device=device)
+
+    def rehearsed() -> list[float]:
+        other.add_(1)
+        return group.rehearse(gradient, total)
+
     # As many on all ranks, by what the first few have taken.
-    once_s = _usual(door, [[sum(group.rehearse(gradient, total))] for _ in range(3)])[0]
+    once_s = _usual(door, [[sum(rehearsed())] for _ in range(3)])[0]
     count = max(1, min(CODEC_MOST, int(CODEC_BLOCK_S / max(once_s, 1e-6))))
     rows = []
     for _ in range(CODEC_BLOCKS):
         door.told(torch.zeros(1), channel="profile")
-        block = [group.rehearse(gradient, total) for _ in range(count)]
+        block = [rehearsed() for _ in range(count)]
         rows.append([statistics.fmean(column) for column in zip(*block, strict=True)])
     return _usual(door, rows)
 

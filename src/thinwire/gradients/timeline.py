@@ -9,6 +9,10 @@ decompression and b those of backward,
     R_j = max(R_{j-1}, D_j, C_y) + d  decompression after backward, in order; R_y is the end
 
 h and d have a part for the group and one for each tensor in it, g is any function of the group's bytes. Pure.
+
+Where ranks compute on the cores that carry messages, a transfer takes something from backward, its toll, which h has in
+it, and backward makes a transfer longer, by its lag. Both only while backward runs: the planner charges every group the
+toll and none the lag; `replay`, where it is to foretell a step, those that depart before the end.
 """
 
 import math
@@ -35,6 +39,8 @@ class Way:
     compress_fixed_s: float
     decompress_fixed_s: float
     transfer_s: Callable[[float], float]
+    toll_s: Callable[[float], float] = lambda nbytes: 0.0
+    lag_s: float = 0.0
 
     def __post_init__(self) -> None:
         for field in ("compress_s", "decompress_s", "nbytes"):
@@ -42,7 +48,7 @@ class Way:
             if len(values) != len(self.nbytes):
                 raise ValueError(f"way {self.name!r}: {field} of {len(values)} tensors, nbytes of {len(self.nbytes)}")
             require_times(f"way {self.name!r}: {field}", values)
-        for field in ("compress_fixed_s", "decompress_fixed_s"):
+        for field in ("compress_fixed_s", "decompress_fixed_s", "lag_s"):
             require_times(f"way {self.name!r}: {field}", (getattr(self, field),))
 
     def send_s(self, nbytes: float) -> float:
@@ -79,8 +85,18 @@ class Timeline:
         return self.groups[-1].decompress_end_s
 
 
-def replay(backward_s: Sequence[float], ways: Sequence[Way], ends: Sequence[int], chosen: Sequence[int]) -> Timeline:
-    """What the plan takes whose groups end at `ends` and go by the ways numbered `chosen`."""
+def replay(
+    backward_s: Sequence[float],
+    ways: Sequence[Way],
+    ends: Sequence[int],
+    chosen: Sequence[int],
+    *,
+    foretell: bool = False,
+) -> Timeline:
+    """What the plan takes whose groups end at `ends` and go by the ways numbered `chosen`.
+
+    `foretell`: with tolls and lags where they fall, not as the planner reckons.
+    """
     require_model(backward_s, ways)
     _require_plan(len(backward_s), len(ways), ends, chosen)
     made = prefix_sums(backward_s)
@@ -88,20 +104,34 @@ def replay(backward_s: Sequence[float], ways: Sequence[Way], ends: Sequence[int]
         way: [prefix_sums(each) for each in (ways[way].compress_s, ways[way].decompress_s, ways[way].nbytes)]
         for way in set(chosen)
     }
-    sent: list[tuple[float, float, float, float, float]] = []
-    ready = free = 0.0  # C and D
+    parts = []
     for start, end, way in zip([0, *ends[:-1]], ends, chosen, strict=True):
         compress, decompress, size = (float(each[end] - each[start]) for each in sums[way])
-        begin = ready + float(made[end] - made[start])
+        parts.append((way, float(made[end] - made[start]), compress, decompress, size))
+    reckoned = _times(ways, parts, None)
+    return _times(ways, parts, reckoned) if foretell else reckoned
+
+
+def _times(
+    ways: Sequence[Way], parts: Sequence[tuple[int, float, float, float, float]], reckoned: Timeline | None
+) -> Timeline:
+    """Of groups' (way, backward, compression, decompression, bytes); with a timeline as reckoned, the foretold one."""
+    made: list[tuple[float, float]] = []
+    ready = 0.0  # C
+    for number, (way, backward, compress, _, size) in enumerate(parts):
+        begin = ready + backward
         ready = begin + (ways[way].compress_fixed_s + compress)
-        departure = max(ready, free)
-        free = departure + ways[way].send_s(size)
-        sent.append((begin, ready, departure, free, ways[way].decompress_fixed_s + decompress))
-    groups, over = [], ready
-    for compress_begin, compress_end, departure, arrival, decompress in sent:
-        begin = max(over, arrival)
-        over = begin + decompress
-        groups.append(GroupTimes(compress_begin, compress_end, departure, arrival, begin, over))
+        if reckoned is not None and reckoned.groups[number].transfer_begin_s >= reckoned.backward_end_s:
+            ready = max(ready - ways[way].toll_s(size), begin)
+        made.append((begin, ready))
+    groups, free, over = [], 0.0, ready  # D and R
+    for (compress_begin, compress_end), (way, _, _, decompress, size) in zip(made, parts, strict=True):
+        departure = max(compress_end, free)
+        lag = ways[way].lag_s if reckoned is not None and departure < ready else 0.0
+        free = departure + ways[way].send_s(size) + lag
+        begin = max(over, free)
+        over = begin + (ways[way].decompress_fixed_s + decompress)
+        groups.append(GroupTimes(compress_begin, compress_end, departure, free, begin, over))
     return Timeline(tuple(groups))
 
 
