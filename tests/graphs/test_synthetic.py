@@ -34,6 +34,17 @@ def test_the_share_between_communities_is_what_was_asked_for(degree: int, cross:
     assert (graph.y[source] != graph.y[target]).mean() == pytest.approx(cross, abs=0.001)
 
 
+def test_training_nodes_of_a_few_communities() -> None:
+    name = "synthetic:nodes=3000,communities=12,classes=12,label_noise=0,train=0.1"
+    spread, clustered = load(name), load(f"{name},train_in=0.25")
+    assert len(set(spread.y[spread.split == TRAIN])) == 12
+    assert len(set(clustered.y[clustered.split == TRAIN])) == 3
+    assert (clustered.split == TRAIN).sum() == 300
+    assert (spread.edge_index == clustered.edge_index).all()
+    # Where those have too few, the others give the rest.
+    assert (load(f"{name.replace('0.1', '0.5')},train_in=0.25").split == TRAIN).sum() == 1500
+
+
 def test_seeds_and_variants() -> None:
     first, again, other = (generate(Settings(nodes=300, seed=seed)) for seed in (1, 1, 2))
     assert (first.edge_index == again.edge_index).all()
@@ -58,6 +69,7 @@ def test_mistakes_in_a_recipe() -> None:
         "synthetic:nodes": "give for example nodes=20000",
         "synthetic:nodes=0": "nodes is 0; the default is 20000",
         "synthetic:cross=2": "cross is 2.0",
+        "synthetic:train_in=0": "train_in is 0.0",
         "synthetic:nodes=2.9": "give for example nodes=20000",
         "synthetic:degree=inf": "give for example degree=15.0",
         "synthetic:communities=3": "communities is 3",

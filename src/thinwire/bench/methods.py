@@ -35,6 +35,7 @@ MINIBATCH = {
     "threads": int,
 }
 JOB = {"model": str, "layers": int, "hidden": int, "dropout": float, "norm": str, "lr": float, "epochs": int}
+JOB |= {"optimizer": str, "decay": str}
 
 
 def job_of(method: str, settings: Mapping[str, Any], seed: int) -> Job[Any]:

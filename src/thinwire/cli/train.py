@@ -108,7 +108,11 @@ class Train:
     epochs: int = 60
     """How many."""
     lr: float = 0.01
-    """Adam's learning rate."""
+    """Learning rate."""
+    optimizer: Literal["auto", "adam", "nadam"] = "auto"
+    """auto: adam, and nadam where messages are stale, which Adam's momentum does not bear."""
+    decay: Literal["none", "cosine"] = "none"
+    """Of the learning rate: constant, or falling to 0 at the last epoch along a cosine."""
     workers: int = 2
     """Ranks on this machine."""
     hosts: int = 0
@@ -332,6 +336,8 @@ class Train:
             dropout=self.dropout,
             norm=self.norm,
             lr=self.lr,
+            optimizer=self.optimizer,
+            decay=self.decay,
             epochs=self.epochs,
             profile="" if self.profile is None else str(self.profile.resolve()),
             out="" if self.out is None else str(self.out.resolve()),

@@ -36,6 +36,7 @@ class Settings:
     noise: float = 5.0  # of features, beside centres a distance of about 1.4 apart in each direction
     label_noise: float = 0.05  # share of nodes with a random class
     train: float = 0.6  # share of nodes to train on; half of the others are for validation
+    train_in: float = 1.0  # share of communities that they come from, as far as those have enough
     directed: bool = False
     multilabel: bool = False
     seed: int = 0
@@ -83,6 +84,10 @@ def generate(settings: Settings) -> Graph:
     y[shuffled] = label
     split = np.full(n, TEST, dtype=np.uint8)
     order = rng.permutation(n)
+    if settings.train_in < 1:
+        inside = np.empty(n, dtype=bool)
+        inside[shuffled] = community < np.ceil(settings.train_in * communities)
+        order = np.concatenate((order[inside[order]], order[~inside[order]]))
     trained = max(1, int(settings.train * n))
     split[order[:trained]] = TRAIN
     split[order[trained : int((settings.train + (1 - settings.train) / 2) * n)]] = VALIDATION
@@ -177,6 +182,7 @@ def _check(name: str, settings: Settings) -> None:
         "skew": settings.skew > 1,
         "noise": settings.noise >= 0,
         "label_noise": 0 <= settings.label_noise < 1,
+        "train_in": 0 < settings.train_in <= 1,
         "seed": settings.seed >= 0,
     }
     for key, good in checks.items():

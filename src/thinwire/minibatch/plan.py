@@ -47,6 +47,11 @@ class Plan:
         if self.threads < 1:
             raise ValueError(f"threads is {self.threads}; give 1 or more")
 
+    @property
+    def may_be_stale(self) -> bool:
+        """Whether gradients may be an epoch's late; batches' never are."""
+        return False
+
     @staticmethod
     def fanouts_for(layers: int, text: str = "") -> tuple[int, ...]:
         """One for each layer: from "15,10,5", or where nothing is said the default, its last one again and again."""

@@ -83,6 +83,7 @@ def _facts(run: Run) -> dict[str, str]:
         "where": _where(given.table(told.get("launch"))),
         "machine": ", ".join(_machine(machine)),
         "plan": _listed(given.table(told.get("plan"))),
+        "optimizer": given.text(told.get("optimizer")),
         "learning rate": _shown(told.get("lr")),
         "seed": _shown(told.get("seed")),
         "thinwire": given.text(told.get("thinwire")),

@@ -15,10 +15,15 @@ class AnyPlan(Protocol):
     @property
     def seed(self) -> int: ...
 
+    @property
+    def may_be_stale(self) -> bool: ...
+
     def to_json(self) -> dict[str, Any]: ...
 
 
 P = TypeVar("P", bound=AnyPlan)
+OPTIMIZERS = ("auto", "adam", "nadam")
+DECAYS = ("none", "cosine")
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,8 @@ class Job(Generic[P]):
     dropout: float = 0.0
     norm: str = "layer"
     lr: float = 0.01
+    optimizer: str = "auto"  # by what the plan's gradients are like
+    decay: str = "none"  # of the learning rate
     epochs: int = 60
     evaluate_every: int = 5
     profile: str = ""  # a file that `thinwire profile` wrote; where empty, adaqp measures the wires itself
@@ -46,6 +53,18 @@ class Job(Generic[P]):
     launch: dict[str, Any] = field(default_factory=dict)  # how ranks were started, for plan.json
     forecast: dict[str, Any] = field(default_factory=dict)  # why this method was chosen, for plan.json
 
+    def __post_init__(self) -> None:
+        for name, known in {"optimizer": OPTIMIZERS, "decay": DECAYS}.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; give one of {', '.join(known)}")
+
+    @property
+    def optimizer_name(self) -> str:
+        """Nesterov's momentum bears stale gradients, Adam's is faster with fresh ones (`training/optimizers.py`)."""
+        if self.optimizer == "auto":
+            return "nadam" if self.plan.may_be_stale else "adam"
+        return self.optimizer
+
     @property
     def checkpoints(self) -> Path:
         return Path(self.out) / "checkpoints"
@@ -55,4 +74,7 @@ class Job(Generic[P]):
         free = ("data", "shards", "epochs", "evaluate_every", "profile", "events", "out", "checkpoint_every", "resume")
         told = ("checkpoint_steps", "resume_epoch", "launch", "forecast")
         kept = {name: value for name, value in asdict(self).items() if name not in (*free, *told)}
+        kept["optimizer"] = self.optimizer_name
+        if self.decay != "none":  # its pace is a matter of how long the run lasts
+            kept["decay"] = f"{self.decay} over {self.epochs} epochs"
         return dict(json.loads(json.dumps(kept)))  # as a checkpoint will have it

@@ -18,7 +18,7 @@ from thinwire.graphs import TEST, VALIDATION, Manifest, Shard
 from thinwire.links import Door
 from thinwire.links.books import ChannelBook
 from thinwire.links.diary import Diary
-from thinwire.training import checkpoint, details, machine, predictions, score
+from thinwire.training import checkpoint, details, machine, optimizers, predictions, score
 from thinwire.training.checkpoint import Checkpoint, Place, Point
 from thinwire.training.finite import NotFinite, expect_finite_weights
 from thinwire.training.job import Job
@@ -37,7 +37,7 @@ class Run(ABC):
         self.job, self.shard, self.door, self.model = job, shard, door, model
         self.facts = {"job": job.identity(), "world_size": door.world_size, "data": manifest.checksum}
         self.y = shard.y.float() if shard.y.ndim == 2 else shard.y.long()
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=job.lr)
+        self.optimizer = optimizers.build(job, self.model.parameters())
         self.losses: list[float] = []
         self.rows: list[dict[str, Any]] = []
         self.scores: dict[str, float | None] = {"val_score": None, "test_score": None}  # not evaluated yet
@@ -125,6 +125,7 @@ class Run(ABC):
         detailed = bool(self.job.events) and (epoch in details.TRACED or self._is_due(epoch, self.job.evaluate_every))
         if self.job.events and epoch == details.TRACED[0] - 1:
             self.door.books.diary = Diary()
+        optimizers.set_rate(self.optimizer, optimizers.rate(self.job, epoch))
         start = time.perf_counter()
         loss = self.step(epoch)
         seconds = time.perf_counter() - start
@@ -213,6 +214,7 @@ class Run(ABC):
             "workers": self.door.world_size,
             "epochs": self.job.epochs,
             "seed": self.job.plan.seed,
+            "optimizer": self.job.optimizer_name,
             "plan": self.job.plan.to_json(),
             "losses": self.losses,
             **self.scores,

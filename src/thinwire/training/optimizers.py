@@ -1,0 +1,38 @@
+"""By which rule weights follow their gradients, and how fast in which epoch.
+
+Where gradients are partly an epoch old, Adam's heavy-ball momentum is what loses: along a direction of curvature c its
+steps stay bounded up to c = 2 (1 + beta) / (1 - beta) / lr, 38 / lr at beta 0.9, with fresh gradients, but only up to
+about 1 / lr with stale ones. Nesterov's momentum also counts the newest gradient by itself, a lead that makes up for the
+lag: 14 / lr fresh, 2 to 12 / lr stale (decision 15; `tests/training/test_optimizers.py` measures them).
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from thinwire.training.job import Job
+
+# torch's NAdam lets momentum rise to beta over thousands of steps; this is at once.
+AT_ONCE = 1e6
+
+
+def build(job: Job[Any], parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """The job's optimizer."""
+    if job.optimizer_name == "nadam":
+        return torch.optim.NAdam(parameters, lr=job.lr, momentum_decay=AT_ONCE)
+    return torch.optim.Adam(parameters, lr=job.lr)
+
+
+def rate(job: Job[Any], epoch: int) -> float:
+    """The learning rate of an epoch: constant, or half a cosine that would reach 0 after the last."""
+    if job.decay == "cosine":
+        return job.lr * (1 + math.cos(math.pi * epoch / job.epochs)) / 2
+    return job.lr
+
+
+def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr
