@@ -17,7 +17,7 @@ from thinwire.links import Door
 
 __all__ = ["LIMIT", "check", "prepare", "set_up", "step", "summary", "units"]
 
-MORE = {"turn": int, "plain_turn": int}
+MORE = {"turn": int}
 LIMIT = methods.REPLICATED
 
 
@@ -36,10 +36,7 @@ def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:
 
 
 def units(method: str, settings: Mapping[str, Any]) -> int:
-    """Epochs in a step: fewer where there is no pipeline to fill and to empty."""
-    turn = settings.get("turn", 1)
-    plain = methods.job_of(method, settings, 0).plan.depth == 0
-    return int(settings.get("plain_turn", turn) if plain else turn)
+    return int(settings.get("turn", 1))
 
 
 def step(door: Door, method: str, prepared: dict[str, Any], case: Case, seed: int) -> dict[str, Any]:

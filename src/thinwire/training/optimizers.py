@@ -2,8 +2,8 @@
 
 Where gradients are partly an epoch old, Adam's heavy-ball momentum is what loses: along a direction of curvature c its
 steps stay bounded up to c = 2 (1 + beta) / (1 - beta) / lr, 38 / lr at beta 0.9, with fresh gradients, but only up to
-about 1 / lr with stale ones. Nesterov's momentum also counts the newest gradient by itself, a lead that makes up for the
-lag: 14 / lr fresh, 2 to 12 / lr stale (decision 15; `tests/training/test_optimizers.py` measures them).
+about 1 / lr with stale ones. Nesterov's momentum also counts the newest gradient by itself, a lead that makes up for
+the lag: 14 / lr fresh, 2 to 12 / lr stale (decision 15; `tests/training/test_optimizers.py` measures them).
 """
 
 import math
