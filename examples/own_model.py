@@ -48,8 +48,13 @@ def train(member: launch.Member, folder: str, method: str) -> None:
     with Door(member.store) as door:
         torch.manual_seed(0)
         # The lines that make it distributed: the model, this rank's part of the graph, the way to the others, the plan.
-        model = distribute(Net(x.shape[1], shard.num_classes), shard, door, Plan(method))
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        plan = Plan(method)
+        model = distribute(Net(x.shape[1], shard.num_classes), shard, door, plan)
+        # Gradients that are an epoch old want Nesterov's momentum, at once and not by torch's slow schedule.
+        stale, weights = plan.may_be_stale, model.parameters()
+        optimizer = (
+            torch.optim.NAdam(weights, lr=0.01, momentum_decay=1e6) if stale else torch.optim.Adam(weights, lr=0.01)
+        )
         for epoch in range(EPOCHS):
             model.train()
             optimizer.zero_grad()
