@@ -44,8 +44,10 @@ class Case:
 
     @property
     def lr_or_own(self) -> float:
-        # Sums over neighbours, unlike means, make large steps of small ones.
-        return self.lr or {"gin": 0.001, "gine": 0.001, "graph": 1e-5, "gcn-bare": 1e-3}.get(self.kind, 0.1)
+        # Sums over neighbours, unlike means, make large steps of small ones; attention's kinks, of roundings that
+        # differ from processor to processor, large ones.
+        own = {"gin": 0.001, "gine": 0.001, "graph": 1e-5, "gcn-bare": 1e-3, "gat": 0.02}
+        return self.lr or own.get(self.kind, 0.1)
 
 
 class Net(nn.Module):
