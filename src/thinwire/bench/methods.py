@@ -34,8 +34,17 @@ MINIBATCH = {
     "depth": int,
     "threads": int,
 }
-JOB = {"model": str, "layers": int, "hidden": int, "dropout": float, "norm": str, "lr": float, "epochs": int}
-JOB |= {"optimizer": str, "decay": str}
+JOB = {
+    "model": str,
+    "layers": int,
+    "hidden": int,
+    "dropout": float,
+    "norm": str,
+    "lr": float,
+    "optimizer": str,
+    "decay": str,
+    "epochs": int,
+}
 
 
 def job_of(method: str, settings: Mapping[str, Any], seed: int) -> Job[Any]:
