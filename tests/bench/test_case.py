@@ -1,10 +1,12 @@
 """Cases: mistakes are found before anything runs; steps become rows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from thinwire.bench import harness, training
+from thinwire import graphs
+from thinwire.bench import fullgraph, harness, training
 from thinwire.bench.case import Case, load_case
 from thinwire.codecs import parse_codec
 from thinwire.forecast import check as predict
@@ -179,3 +181,12 @@ def test_methods_of_full_graph_cases_are_options_of_train(method: str, said: str
         harness.check(Case("c", "fullgraph", (method,), hosts=2))
     with pytest.raises(ValueError, match=r"settings\.height is not known"):
         harness.check(Case("c", "fullgraph", ("exact",), hosts=2, settings={"height": 3}))
+
+
+def test_shards_are_taken_as_they_are_if_they_are_as_many_as_ranks(tmp_path: Path) -> None:
+    graphs.prepare("synthetic:nodes=300,degree=4,classes=3,features=4", graphs.Settings(2), tmp_path / "mine")
+    case = Case("x", "fullgraph", ("exact",), hosts=2, settings={"data": str(tmp_path / "mine")})
+    fullgraph.set_up(case, tmp_path)
+    assert graphs.read_manifest(tmp_path / "shards").checksum == graphs.read_manifest(tmp_path / "mine").checksum
+    with pytest.raises(ValueError, match="has 2 parts, the case 3 ranks; partition again"):
+        fullgraph.set_up(replace(case, hosts=3), tmp_path)

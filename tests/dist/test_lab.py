@@ -1,5 +1,6 @@
 """Emulated hosts: the rate holds, the books agree with the kernel, a cut link heals, and nothing is left behind."""
 
+import math
 import multiprocessing
 import os
 import signal
@@ -318,3 +319,17 @@ def test_methods_of_training_side_by_side_and_the_limit() -> None:
     assert free.limit_ratio == 1
     assert free.bytes < 1000  # ranks wait for each other, and nothing else
     assert thin.ratio > 2
+
+
+@needs_lab
+def test_batches_at_a_pace_and_the_limit() -> None:
+    """Sampled batches whose forward pass is stretched: what every method's epoch lasts at least."""
+    sampling = {"layers": 2, "hidden": 16, "batch": 128, "fanouts": "4,3"}
+    settings = {"data": "synthetic:nodes=2000", **sampling, "turn": 1, "forward_ms": 50}
+    names = ("salient --depth 0 --cache 0", "replicated")
+    result = harness.run(Case("small", "minibatch", names, hosts=2, rate="20mbit", repeats=1, settings=settings))
+    assert result.failed is None
+    plain, limit = result.rows
+    steps = math.ceil(2000 * 0.6 / 2 / 128)  # of those to train on
+    assert plain.seconds_median > limit.seconds_median >= steps * 0.05
+    assert plain.bytes > limit.bytes

@@ -29,9 +29,17 @@ def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:
 
 
 def set_up(case: Case, folder: Path) -> None:
-    """Partition once, before there are ranks."""
-    settings = graphs.Settings(case.hosts * case.ranks_per_host, seed=case.seed)
-    graphs.prepare(str(case.settings.get("data", "synthetic")), settings, folder / "shards")
+    """Partition once, before there are ranks; a folder of shards is taken as it is."""
+    data, ranks = str(case.settings.get("data", "synthetic")), case.hosts * case.ranks_per_host
+    if not graphs.is_shard_folder(Path(data)):
+        graphs.prepare(data, graphs.Settings(ranks, seed=case.seed), folder / "shards")
+        return
+    parts = graphs.read_manifest(Path(data)).num_parts
+    if parts != ranks:
+        raise ValueError(
+            f"{data} has {parts} parts, the case {ranks} ranks; partition again (`thinwire partition --parts {ranks}`)"
+        )
+    (folder / "shards").symlink_to(Path(data).resolve(), target_is_directory=True)
 
 
 def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:

@@ -1,6 +1,9 @@
 """Workload `minibatch`: epochs of minibatch training on one set of shards. `replicated` is the limit.
 
 A step is a run of epochs whose pipeline fills and empties within it.
+
+Compute is paced where the case says so (`forward_ms`): a forward pass lasts so long, the rest slept, as on hosts
+whose computation leaves their cores to the network. Everything else is real.
 """
 
 import statistics
@@ -17,7 +20,7 @@ from thinwire.links import Door
 
 __all__ = ["LIMIT", "check", "prepare", "set_up", "step", "summary", "units"]
 
-MORE = {"turn": int}
+MORE = {"turn": int, "forward_ms": int}
 LIMIT = methods.REPLICATED
 
 
@@ -32,7 +35,10 @@ def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:
     shard = graphs.read_shard(folder / "shards", door.rank)
     manifest = graphs.read_manifest(folder / "shards")
     jobs = {method: methods.job_of(method, case.settings, case.seed) for method in case.methods}
-    return {method: Turns(methods.run_of(job, shard, door, manifest)) for method, job in jobs.items()}
+    made = {method: Turns(methods.run_of(job, shard, door, manifest)) for method, job in jobs.items()}
+    for turns in made.values():
+        turns.run.forward_least_s = int(case.settings.get("forward_ms", 0)) / 1e3
+    return made
 
 
 def units(method: str, settings: Mapping[str, Any]) -> int:

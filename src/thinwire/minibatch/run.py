@@ -1,5 +1,6 @@
 """Train on sampled batches: what every rank of `thinwire train --method salient` does."""
 
+import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -51,6 +52,7 @@ class Run(run.Run):
         self._next = -1  # the epoch that they go on with
         self._first, self._lost = 0, 0.0  # the step that this epoch begins with, and the loss of those before it
         self._wanted = 0
+        self.forward_least_s = 0.0  # makes a batch's forward pass last so long: an emulated host's pace
         self.predicted = self._predict()
 
     def step(self, epoch: int) -> float:
@@ -84,7 +86,9 @@ class Run(run.Run):
         if batch.x.is_cuda:
             torch.cuda.manual_seed(seed)
         self.optimizer.zero_grad()
+        begun_s = time.perf_counter()
         out = layers.forward(self.model, batch.x, batch.layers)
+        time.sleep(max(0.0, begun_s + self.forward_least_s - time.perf_counter()))
         y = batch.y.float() if batch.y.ndim == 2 else batch.y.long()
         total = score.loss_sum(out, y)
         (total / batch.total).backward()
