@@ -34,10 +34,11 @@ def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:
 def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:
     shard = graphs.read_shard(folder / "shards", door.rank)
     manifest = graphs.read_manifest(folder / "shards")
-    jobs = {method: methods.job_of(method, case.settings, case.seed) for method in case.methods}
-    made = {method: Turns(methods.run_of(job, shard, door, manifest)) for method, job in jobs.items()}
-    for turns in made.values():
-        turns.run.forward_least_s = int(case.settings.get("forward_ms", 0)) / 1e3
+    made = {}
+    for method in case.methods:
+        run = methods.run_of(methods.job_of(method, case.settings, case.seed), shard, door, manifest)
+        run.forward_least_s = int(case.settings.get("forward_ms", 0)) / 1e3
+        made[method] = Turns(run)
     return made
 
 

@@ -118,11 +118,9 @@ class Labels:
 
 def _front(values: Array) -> Ints:
     """With one way Q and the number of groups tell C: among equals of these, those that none undercuts in D and M."""
-    of = np.unique(values[-1], return_inverse=True)[1]
-    order = np.argsort(values[1])
-    # By D among equals. (Of two with the same D both may stay, which is no mistake, and saves a third sort.)
-    order = order[np.argsort(of[order].astype(np.uint16 if len(of) < 1 << 16 else np.int64), kind="stable")]
-    lowest = values[2, order].astype(np.int64) - (of[order] << 44)  # so that M counts among equals alone
+    order = np.lexsort((values[2], values[1], values[-1]))
+    same = np.cumsum(np.diff(values[-1, order], prepend=values[-1, order[:1]]) != 0)
+    lowest = values[2, order].astype(np.int64) - (same << 44)  # so that M counts among equals alone
     return order[np.diff(np.minimum.accumulate(lowest), prepend=1 << 44) < 0]
 
 
