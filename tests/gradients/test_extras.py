@@ -67,9 +67,10 @@ def test_a_trace_has_every_span(tmp_path: Path) -> None:
     write_trace(tmp_path / "trace.json", told, [MeasuredGroup(0, 0.1, 0.2, 0.3, 0.6, 0.7)])
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     drawn = [event for event in events if event["ph"] == "X"]
-    assert len(drawn) == 3 * (len(plan.groups) + 1)
+    assert len(drawn) == 4 * (len(plan.groups) + 1)
     measured = [event for event in drawn if event["pid"] == 2]
-    assert [event["ts"] for event in measured] == pytest.approx([1e5, 2e5, 6e5])
+    assert [event["ts"] for event in measured] == pytest.approx([0, 1e5, 2e5, 6e5])
+    assert measured[0]["dur"] == pytest.approx(1e5)  # backward, until its gradients were there
     assert all(event["dur"] >= 0 for event in drawn)
     with pytest.raises(ValueError, match="no timeline"):
         write_trace(tmp_path / "trace.json", plan)

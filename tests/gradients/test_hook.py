@@ -68,16 +68,36 @@ def test_an_infinite_gradient_is_said_and_forgotten(codec: str, primitive: str) 
         assert torch.tensor(result["loss"]).isfinite()
 
 
-@pytest.mark.parametrize("codec", ["topk:0.05", "dgc:0.05", "sign"])
-def test_memory_saved_and_loaded_goes_on_bit_for_bit(codec: str) -> None:
-    for whole, again in launch.run(work.resumed, codec, workers=2):
+@pytest.mark.parametrize(
+    ("codec", "cuts"), [("topk:0.05", (3, 7)), ("dgc:0.05", (3, 7)), ("sign", (3, 7)), ("topk:0.05", (5,))]
+)
+def test_memory_saved_and_loaded_goes_on_bit_for_bit(codec: str, cuts: tuple[int, ...]) -> None:
+    """Also in other groups than before: what is remembered is a parameter's."""
+    for whole, again in launch.run(work.resumed, codec, cuts, workers=2):
         assert whole == again
 
 
+def test_memory_goes_on_at_another_number_of_ranks() -> None:
+    """What is owed, the mean over ranks of what they remember, is the same before and after."""
+    old = launch.run(work.memory_after, "topk:0.05", 4, None, workers=3)
+    new = launch.run(work.memory_after, "topk:0.05", 0, gradients.mean_of(old), workers=2)
+    assert sum(name.startswith("residual/") for name in new[0]) >= 4
+    for name in (each for each in new[0] if each.startswith("residual/")):
+        owed = torch.stack([state[name] for state in old]).mean(0)
+        torch.testing.assert_close(torch.stack([state[name] for state in new]).mean(0), owed)
+    assert any(bool(state.any()) for name, state in new[0].items() if name.startswith("residual/"))
+    more = launch.run(work.memory_after, "topk:0.05", 3, gradients.mean_of(old), workers=2)
+    assert int(more[0]["steps"]) == int(old[0]["steps"]) + 2  # a wrapper's first pass is sent as it is
+
+
 def test_accumulation_clipping_shared_unused_and_mixed_precision_as_with_ddp() -> None:
-    for result in launch.run(work.user_loop, workers=2):
+    results = launch.run(work.user_loop, workers=2)
+    for result in results:
         for name in ("plain", "shared", "unused"):
-            assert result[name, "ours"] == pytest.approx(result[name, "ddp"], rel=1e-6), name
+            assert result[name, "none"] == pytest.approx(result[name, "ddp"], rel=1e-6), name
+            assert result[name, "topk:0.05"] == results[0][name, "topk:0.05"]  # of the same gradients
+            assert result[name, "topk:0.05"] != pytest.approx(result[name, "ddp"], rel=1e-3)
+            assert torch.tensor(result[name, "topk:0.05"]).isfinite().all()
 
 
 def test_memory_is_without_the_loss_scale() -> None:

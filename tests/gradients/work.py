@@ -184,8 +184,8 @@ def poisoned(member: Member, codec: str, primitive: str) -> dict[str, Any]:
         return {"finite": finite, "same": same, "skipped": hook.skipped, "loss": loss, "said": words}
 
 
-def resumed(member: Member, codec: str) -> tuple[list[float], list[float]]:
-    """Six steps; and three, then three more by a new wrapper with the old one's state."""
+def resumed(member: Member, codec: str, cuts: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Six steps; and three, then three more by a new wrapper with the old one's state, grouped by these cuts."""
     with Door(member.store) as door:
         model = built()
         plan = plan_by_hand(model, codec, member.world_size)
@@ -194,25 +194,35 @@ def resumed(member: Member, codec: str) -> tuple[list[float], list[float]]:
         wrapped = gradients.wrap(model, plan, door)
         trained(wrapped, 4, member.rank)
         state = gradients.hook_of(wrapped).state_dict()
-        again = gradients.wrap(model, plan, door, state=state)
+        regrouped = plan_by_hand(model, codec, member.world_size, cuts=cuts)
+        again = gradients.wrap(model, regrouped, door, state=state)
         # A new wrapper's first pass is sent as it is; here it must change nothing.
         loss_of(again, batch(member.rank, 0)).backward()
         return whole[4:], trained(again, 3, member.rank, first=4)
 
 
+def memory_after(member: Member, codec: str, steps: int, state: dict[str, Tensor] | None) -> dict[str, Tensor]:
+    """What is remembered after so many steps that began with this state, or with nothing."""
+    with Door(member.store) as door:
+        model = built()
+        wrapped = gradients.wrap(model, plan_by_hand(model, codec, member.world_size), door, state=state)
+        assert all(torch.tensor(loss).isfinite() for loss in trained(wrapped, steps, member.rank))
+        return {name: each.clone() for name, each in gradients.hook_of(wrapped).state_dict().items()}
+
+
 def user_loop(member: Member) -> dict[Any, Any]:
-    """Accumulation, clipping, frozen, shared and mixed precision, with plain DDP beside the codec `none`."""
+    """Accumulation, clipping, frozen, shared and mixed precision: plain DDP beside the codec `none`, and top-k."""
     found: dict[Any, Any] = {}
     with Door(member.store) as door:
         for name, options in (("plain", {}), ("shared", {"shared": True}), ("unused", {"unused": True})):
-            for kind in ("ours", "ddp"):
+            for kind in ("none", "topk:0.05", "ddp"):
                 model = built(**options)
                 model.first.bias.requires_grad_(name != "plain")
-                if kind == "ours":
-                    plan = plan_by_hand(model, "none", member.world_size, autocast=True)
-                    wrapped = gradients.wrap(model, plan, door)
-                else:
+                if kind == "ddp":
                     wrapped = DistributedDataParallel(model, find_unused_parameters=name == "unused")
+                else:
+                    plan = plan_by_hand(model, kind, member.world_size, autocast=True)
+                    wrapped = gradients.wrap(model, plan, door)
                 found[name, kind] = _accumulated(wrapped, member.rank)
     return found
 
@@ -288,6 +298,11 @@ def planned(member: Member, codecs: tuple[str, ...]) -> tuple[Any, Any, list[flo
         plan = gradients.plan(profile, ",".join(codecs))
         assert plan.predicted is not None
         assert gradients.predict(profile, plan).step_s == pytest.approx(plan.predicted.step_s)
+        # Planned again, nothing having changed: the first plan is still as good as any, within the noise of a profile.
+        later = gradients.profile(model, batch(member.rank, 0), loss_of, door, codecs=codecs, steps=3)
+        anew = gradients.plan(later, ",".join(codecs))
+        assert anew.predicted is not None
+        assert gradients.predict(later, plan).step_s <= 1.3 * anew.predicted.step_s
         wrapped = gradients.wrap(model, plan)
         losses = trained(wrapped, 4, member.rank)
         times = [each.done_s for each in gradients.hook_of(wrapped).times]

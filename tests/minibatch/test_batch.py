@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch_geometric.nn import SAGEConv
+from torch_geometric.utils import trim_to_layer
 
 from tests.minibatch.made import random_topology, topology_of
 from thinwire.codecs import Uniform
 from thinwire.codecs.kernels import twins_only
-from thinwire.minibatch.batch import Layer, Sampled
+from thinwire.minibatch.batch import Batch, Layer, Sampled
 from thinwire.minibatch.kernels import new_sampler
 from thinwire.minibatch.rows import RowFormat, take
 from thinwire.minibatch.topology import Array, Topology
@@ -145,3 +147,26 @@ def test_rows_that_are_not_there_are_refused() -> None:
         RowFormat.of("uniform:2", table).pack(table / 0, one, 0)
     with pytest.raises(ValueError, match="give float32"):
         RowFormat.of("auto", table.double())
+
+
+@pytest.mark.parametrize("fanouts", [(5, 4), (3, 2, 2)])
+def test_pyg_trims_a_batch_to_what_each_layer_needs(fanouts: tuple[int, ...]) -> None:
+    """`num_sampled_nodes` and `num_sampled_edges` are what its trim_to_layer asks for: seeds get the same rows."""
+    topology = random_topology(1, 300, 2500)
+    sampled, layers = layers_of(topology, np.arange(30), fanouts)
+    x = torch.randn(len(sampled.nodes), 6)
+    hops = tuple(np.diff(sampled.num_nodes, prepend=0).tolist())
+    batch = Batch(x, torch.zeros(30), sampled.nodes, 30, tuple(layers), hops, 30, 0, 0)
+    assert sum(batch.num_sampled_nodes) == len(batch.n_id)
+    assert sum(batch.num_sampled_edges) == batch.edge_index.shape[1]
+    torch.manual_seed(0)
+    convs = [SAGEConv(6, 6) for _ in fanouts]
+    whole, trimmed, edges = x, x, batch.edge_index
+    for number, conv in enumerate(convs):
+        whole = conv(whole, batch.edge_index)
+        trimmed, edges, _ = trim_to_layer(
+            number, list(batch.num_sampled_nodes), list(batch.num_sampled_edges), trimmed, edges
+        )
+        trimmed = conv(trimmed, edges)
+    assert len(trimmed) < len(whole)
+    torch.testing.assert_close(trimmed[:30], whole[:30])

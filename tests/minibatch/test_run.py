@@ -179,6 +179,20 @@ def test_inference_exact_and_sampled(folder: Path) -> None:
             assert some.shape == exact.shape
 
 
+def test_inference_by_a_model_of_ones_own(folder: Path) -> None:
+    graph = graphs.load(DATA)
+    model = work.Own(graph.x.shape[1], graph.num_classes).eval()
+    edges = torch.from_numpy(graph.edge_index).long()
+    x = model.convs[0](torch.from_numpy(graph.x).float(), edges).relu()
+    whole = model.convs[1](x, edges).detach()
+    plan = Plan(batch=50, fanouts=(-1, -1), cache=0.2)
+    for exact, sampled, ids, refused in launch.run(work.own_inference, str(folder), plan, workers=3):
+        torch.testing.assert_close(exact, whole[ids], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(sampled, exact, rtol=1e-4, atol=1e-4)
+        assert "Own is a model of your own" in refused
+        assert "list of functions (x, layer) -> x" in refused
+
+
 def test_a_killed_rank_is_named_with_stage_and_batch(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(launch.RankFailed):
         launch.run(work.killed_in_the_middle, str(folder), str(tmp_path), PLAN, workers=3)
@@ -228,8 +242,8 @@ def test_killed_and_resumed_the_losses_are_the_same_bits(rows: str, tmp_path: Pa
 
 def test_killed_within_an_epoch_it_goes_on_at_the_same_batch(tmp_path: Path) -> None:
     options = [
-        "--method",
-        "salient",
+        "--mode",
+        "minibatch",
         "--data",
         DATA,
         "--layers",

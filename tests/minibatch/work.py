@@ -5,12 +5,14 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric.nn import SAGEConv
 
 from thinwire import graphs
 from thinwire.codecs import seed_from
@@ -119,6 +121,40 @@ def sampled_inference(member: Member, folder: str, job: Job[Plan], plans: Sequen
             sent = sum(book.bytes_sent for name, book in door.books.take().items() if name.startswith("inference."))
             found.append((out, sent))
         return [(exact, *each) for each in found]
+
+
+class Own(torch.nn.Module):
+    """A model of a user's own, as in docs/minibatch.md."""
+
+    def __init__(self, num_features: int, num_classes: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convs = torch.nn.ModuleList([SAGEConv(num_features, 16), SAGEConv(16, num_classes)])
+
+    def forward(self, x: Tensor, every: Sequence[Layer]) -> Tensor:
+        for number, layer in enumerate(every):
+            x = self.layer(number, x, layer)
+        return x
+
+    def layer(self, number: int, x: Tensor, layer: Layer) -> Tensor:
+        out: Tensor = self.convs[number]((x[: layer.num_sources], x[: layer.num_targets]), layer.edge_index)
+        return out.relu() if number == 0 else out
+
+
+def own_inference(member: Member, folder: str, plan: Plan) -> tuple[Tensor, Tensor, Tensor, str]:
+    """Exact, sampled with all neighbours, this shard's nodes; and how a model is refused whose layers are not known."""
+    topology = Topology.read(Path(folder))
+    shard = graphs.read_shard(Path(folder), member.rank)
+    seeds = [np.arange(topology.starts[part], topology.starts[part + 1]) for part in range(topology.num_parts)]
+    model = Own(shard.x.shape[1], shard.num_classes).eval()
+    with Door(member.store) as door:
+        exact = inference.exact([partial(model.layer, number) for number in range(2)], shard, topology, door)
+        _, out = inference.sampled(model, shard, topology, door, plan, seeds)
+        try:
+            inference.exact(model, shard, topology, door)  # type: ignore[arg-type]
+        except ValueError as error:
+            return exact, out, shard.original_ids, str(error)
+        raise AssertionError
 
 
 def batches(member: Member, folder: str, plan: Plan) -> list[tuple[Tensor, Tensor, Tensor]]:

@@ -363,9 +363,9 @@ def groups(plan: Plan, title: str) -> Table:
     for heading in ("#", "tensors", "kB"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("codec", no_wrap=True)
-    for heading in ("encoded", "there", "decoded"):
+    for heading in ("ready", "encoded", "there", "decoded"):
         table.add_column(heading, justify="right", no_wrap=True)
-    moments = ("compress_end_s", "transfer_end_s", "decompress_end_s")
+    moments = ("compress_begin_s", "compress_end_s", "transfer_end_s", "decompress_end_s")
     for number, (group, times) in enumerate(zip(plan.groups, plan.predicted.groups, strict=True)):
         codec = group.codec if group.primitive == "all_reduce" else f"{group.codec}, {group.primitive}"
         facts = (str(number), str(len(group.names)), f"{group.nbytes / 1e3:,.1f}", codec)

@@ -9,7 +9,7 @@ from thinwire.gradients.hook import MeasuredGroup
 from thinwire.gradients.plan import Plan
 
 PREDICTED, MEASURED = 1, 2
-LANES = ("compress", "transfer", "decompress")
+LANES = ("backward", "compress", "transfer", "decompress")
 
 
 def write_trace(path: Path, plan: Plan, times: Sequence[MeasuredGroup] = ()) -> None:
@@ -17,11 +17,19 @@ def write_trace(path: Path, plan: Plan, times: Sequence[MeasuredGroup] = ()) -> 
     if plan.predicted is None:
         raise ValueError("write_trace: this plan has no timeline; make it with gradients.plan")
     events = [*_names(PREDICTED, "predicted"), *_names(MEASURED, "measured")]
+    free_s = 0.0  # backward goes on when the group before has been compressed
     for number, spans in enumerate(plan.predicted.groups):
         label = f"group {number}: {plan.groups[number].codec}, {len(plan.groups[number].names)} tensors"
-        events += [_span(PREDICTED, lane, label, spans[f"{lane}_begin_s"], spans[f"{lane}_end_s"]) for lane in LANES]
+        events.append(_span(PREDICTED, "backward", label, free_s, spans["compress_begin_s"]))
+        free_s = spans["compress_end_s"]
+        events += [
+            _span(PREDICTED, lane, label, spans[f"{lane}_begin_s"], spans[f"{lane}_end_s"]) for lane in LANES[1:]
+        ]
+    free_s = 0.0
     for each in times:
         label = f"group {each.group}"
+        events.append(_span(MEASURED, "backward", label, free_s, each.ready_s))
+        free_s = each.posted_s
         events.append(_span(MEASURED, "compress", label, each.ready_s, each.posted_s))
         events.append(_span(MEASURED, "transfer", label, each.posted_s, each.posted_s + each.transfer_s))
         events.append(_span(MEASURED, "decompress", label, each.arrived_s, each.done_s))

@@ -42,7 +42,7 @@ def wrap(
     door = links if links is not None else Door(dist.distributed_c10d._get_default_store())
     names = {id(each): name for name, each in model.named_parameters()}
     state_of_hook = Hook(plan, door, names, scaler=scaler, state=state)
-    # Without the copies between gradients and buckets.
+    # Without the copies back from buckets. (Those into them stay: a gradient that was set to None is made elsewhere.)
     options.setdefault("gradient_as_bucket_view", True)
     limits: Any = caps(plan, model)  # fractions of a MiB, which DDP takes though it says int
     wrapped = DistributedDataParallel(

@@ -1,9 +1,10 @@
 """What a trained model says: exactly, layer by layer over the whole graph; or from sampled neighbourhoods."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from thinwire.graphs import Shard
 from thinwire.links import Door
@@ -15,6 +16,8 @@ from thinwire.minibatch.topology import Array, Topology
 from thinwire.training.models import Stack
 
 CHANNEL = "inference"
+# One layer of a model, with what comes after it: rows of its sources in, rows of its targets out.
+Step = Callable[[Tensor, Layer], Tensor]
 
 
 def whole_layer(shard: Shard, topology: Topology) -> Layer:
@@ -44,28 +47,44 @@ def whole_layer(shard: Shard, topology: Topology) -> Layer:
 
 
 @torch.no_grad()
-def exact(model: Stack, shard: Shard, topology: Topology, door: Door) -> Tensor:
-    """Of this shard's nodes. Before each layer every rank fetches its halo's rows once, in float32."""
-    model.eval()
+def exact(model: Stack | Sequence[Step], shard: Shard, topology: Topology, door: Door) -> Tensor:
+    """Of this shard's nodes. Before each layer every rank fetches its halo's rows once, in float32.
+
+    A model of your own is given as its layers, in evaluation mode: functions of rows and a `batch.Layer`.
+    """
     layer = whole_layer(shard, topology)
     x = shard.x.float()
-    for number in range(len(model.convs)):
+    for step in _steps(model):
         parts = [part.contiguous() for part in x[shard.send_rows].split(list(shard.send_to))]
         sizes = [4 * x.shape[1] * count for count in shard.halo_from]
         halo = [part.clone().view(torch.float32) for part in door.all_to_all(parts, sizes, channel=CHANNEL).wait()]
-        x = layers.apply(model, number, torch.cat((x, torch.cat(halo).view(-1, x.shape[1]))), layer)
+        x = step(torch.cat((x, torch.cat(halo).view(-1, x.shape[1]))), layer)
     return x
+
+
+def _steps(model: Stack | Sequence[Step]) -> Sequence[Step]:
+    if isinstance(model, Stack):
+        model.eval()
+        return [partial(layers.apply, model, number) for number in range(len(model.convs))]
+    if isinstance(model, nn.Module):
+        raise ValueError(
+            f"exact: {type(model).__name__} is a model of your own, whose layers are not known here; give them, as a "
+            "list of functions (x, layer) -> x"
+        )
+    return model
 
 
 @torch.no_grad()
 def sampled(
-    model: Stack, shard: Shard, topology: Topology, door: Door, plan: Plan, seeds: Sequence[Array]
+    model: nn.Module, shard: Shard, topology: Topology, door: Door, plan: Plan, seeds: Sequence[Array]
 ) -> tuple[Array, Tensor]:
     """Of `seeds`, which every rank knows of every rank: this rank's own, in order, and what the model says of them.
 
-    Through the pipeline of training, with a cache of its own, planned for these vertices and the plan's fan-outs.
+    A model of your own is called with a batch's `x` and `layers`. Batches come through the pipeline of training, with a
+    cache of its own, planned for these vertices and the plan's fan-outs.
     """
     model.eval()
     loader = Loader(shard, door, plan, topology, seeds=seeds, shuffled=False, channel=CHANNEL)
-    out = [layers.forward(model, batch.x, batch.layers) for batch in loader]
+    forward = partial(layers.forward, model) if isinstance(model, Stack) else model
+    out = [forward(batch.x, batch.layers) for batch in loader]
     return seeds[door.rank], torch.cat(out)
