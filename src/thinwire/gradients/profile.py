@@ -92,7 +92,7 @@ def profile(
         world_size=links.world_size,
         order=order,
         tensors=tuple(TensorTimes(name, sizes[name], taken) for name, taken in zip(ready, told, strict=True)),
-        rest_s=rest_s + _buffers_s(model, links) + _buckets_s(model, links) + _skew_s(links, passes),
+        rest_s=rest_s + _buffers_s(model, links) + _skew_s(links, passes),
         codecs=costs,
         transfers=transfers,
         post_s=post_s,
@@ -161,26 +161,6 @@ def _buffers_s(model: nn.Module, door: Door) -> float:
         door.told(torch.zeros(1), channel="profile")
         start = time.perf_counter()
         door.broadcast(flat, 0, channel="profile").wait()
-        times.append([time.perf_counter() - start])
-    return _usual(door, times)[0]
-
-
-def _buckets_s(model: nn.Module, door: Door) -> float:
-    """What DDP takes in a backward pass to copy gradients into its buckets; in training they are in no cache."""
-    if door.world_size == 1:
-        return 0.0
-    gradients = [torch.zeros_like(each) for each in model.parameters() if each.requires_grad]
-    bucket = torch.cat([each.reshape(-1) for each in gradients])
-    parts = bucket.split([each.numel() for each in gradients])
-    places = [part.view_as(each) for part, each in zip(parts, gradients, strict=True)]
-    other = torch.zeros(COLD_BYTES, dtype=torch.uint8, device=bucket.device)
-    times = []
-    for _ in range(HANDED):
-        other.add_(1)
-        door.told(torch.zeros(1), channel="profile")
-        start = time.perf_counter()
-        for place, gradient in zip(places, gradients, strict=True):
-            place.copy_(gradient)
         times.append([time.perf_counter() - start])
     return _usual(door, times)[0]
 
