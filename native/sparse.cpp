@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -80,35 +81,69 @@ struct Cut {
     std::vector<int64_t> ties;
 };
 
-// A magnitude above which, by a sample, about twice k values lie; 0 where sampling would not pay.
+// A magnitude above which, by a sample, somewhat more than k values lie; 0 where sampling would not pay.
 uint32_t likely_least(const float* x, int64_t count, int64_t k) {
-    constexpr int64_t SAMPLE = 256;
-    const int64_t rank = 2 * k * SAMPLE / count + 4;
-    if (count < 2 * SAMPLE || rank >= SAMPLE / 2) return 0;
-    std::array<uint32_t, SAMPLE> sample;
-    for (int64_t i = 0; i < SAMPLE; ++i) sample[i] = magnitude_of(x + i * count / SAMPLE);
-    std::nth_element(sample.begin(), sample.begin() + rank, sample.end(), std::greater<uint32_t>());
+    constexpr int64_t FEWEST = 256, MOST = 4096;
+    if (count < 2 * FEWEST) return 0;
+    const int64_t size = std::clamp(count / 512, FEWEST, MOST);
+    const double above = (double)k * size / count;  // of the sample, in the mean; then three standard deviations
+    const int64_t rank = (int64_t)(above + 3 * std::sqrt(above) + 3);
+    if (rank >= size / 4) return 0;
+    std::array<uint32_t, MOST> sample;
+    for (int64_t i = 0; i < size; ++i) sample[i] = magnitude_of(x + i * count / size);
+    std::nth_element(sample.begin(), sample.begin() + rank, sample.begin() + size, std::greater<uint32_t>());
     return sample[rank];
 }
 
-// For few values, where clearing the counters would cost more than the work: sorts those that may be among the k
-// largest. Where the sample misleads, that is too few of them, and then all are sorted.
-Cut find_cut_by_sorting(const Kernels& kernels, const float* x, int64_t count, int64_t k) {
-    if (kernels.largest_magnitude(x, 0, count) >= NON_FINITE) return {false, 0, {}};
-    const std::unique_ptr<int64_t[]> positions(new int64_t[count]);  // a vector would clear it first
-    int64_t found = kernels.collect(x, 0, count, likely_least(x, count, k), count, count, positions.get());
-    if (found < k) found = kernels.collect(x, 0, count, 0, count, count, positions.get());
-    std::vector<uint32_t> magnitudes(found);
-    for (int64_t i = 0; i < found; ++i) magnitudes[i] = magnitude_of(x + positions[i]);
+enum class Found { ALL, NOT_FINITE, NOTHING };
+
+// Of all values from `least` up, by one pass over x, the k largest: ascending positions, among equals the first ones.
+// NOTHING where there are fewer than k, or more than a `share` of all.
+Found largest_from(const Kernels& kernels, const float* x, int64_t count, int64_t k, uint32_t least, int64_t share,
+                   std::vector<int64_t>& chosen) {
+    struct Part {
+        std::unique_ptr<int64_t[]> positions;  // a vector would clear it first
+        int64_t found = 0, room = 0;
+    };
+    std::vector<Part> parts(most_parts());
+    parts.resize(parallel(count, 64, GRAIN, [&](int number, Range r) {
+        Part& part = parts[number];
+        part.room = (r.end - r.begin) / share;
+        part.positions.reset(new int64_t[part.room]);
+        part.found = kernels.collect(x, r.begin, r.end, least, part.room, part.room, part.positions.get());
+    }));
+    std::vector<uint32_t> magnitudes;
+    for (const Part& part : parts) {
+        if (share > 1 && part.found == part.room) return Found::NOTHING;
+        for (int64_t i = 0; i < part.found; ++i) magnitudes.push_back(magnitude_of(x + part.positions[i]));
+    }
+    for (const uint32_t each : magnitudes)
+        if (each >= NON_FINITE) return Found::NOT_FINITE;
+    if ((int64_t)magnitudes.size() < k) return Found::NOTHING;
     std::nth_element(magnitudes.begin(), magnitudes.begin() + (k - 1), magnitudes.end(), std::greater<uint32_t>());
     const uint32_t threshold = magnitudes[k - 1];
     // After nth_element whatever is above the threshold stands among the first k.
-    return {true, threshold, {std::count(magnitudes.begin(), magnitudes.begin() + k, threshold)}};
+    int64_t ties = std::count(magnitudes.begin(), magnitudes.begin() + k, threshold);
+    chosen.clear();
+    for (const Part& part : parts)
+        for (int64_t i = 0; i < part.found; ++i) {
+            const uint32_t own = magnitude_of(x + part.positions[i]);
+            if (own > threshold || (own == threshold && ties-- > 0)) chosen.push_back(part.positions[i]);
+        }
+    return Found::ALL;
+}
+
+// A sample tells where to look. Where it misleads, few values are all sorted, for counting them would cost more than
+// that, and many are left to the counters.
+Found shortlisted(const Kernels& kernels, const float* x, int64_t count, int64_t k, std::vector<int64_t>& chosen) {
+    const uint32_t least = likely_least(x, count, k);
+    if (count >= GRAIN) return least ? largest_from(kernels, x, count, k, least, 4, chosen) : Found::NOTHING;
+    const Found found = largest_from(kernels, x, count, k, least, 1, chosen);
+    return found == Found::NOTHING ? largest_from(kernels, x, count, k, 0, 1, chosen) : found;
 }
 
 // Two counting passes, upper 16 bits and then lower 15, find the k-th largest magnitude whatever the values are.
 Cut find_cut(const Kernels& kernels, const float* x, int64_t count, int64_t k) {
-    if (count < GRAIN) return find_cut_by_sorting(kernels, x, count, k);
     Counts high(1 << 16), low(1 << 15);
     const int parts =
         parallel(count, 64, GRAIN, [&](int part, Range r) { count_high(x, r, high.of(part)); });
@@ -126,19 +161,25 @@ Cut find_cut(const Kernels& kernels, const float* x, int64_t count, int64_t k) {
     return cut;
 }
 
-// The k largest magnitudes' positions, ascending; among equals the first ones. False where a value is not finite.
-bool select_topk(const Kernels& kernels, const float* x, int64_t count, int64_t k, std::vector<int64_t>& chosen) {
+bool counted(const Kernels& kernels, const float* x, int64_t count, int64_t k, std::vector<int64_t>& chosen) {
     const Cut cut = find_cut(kernels, x, count, k);
     if (!cut.finite) return false;
     std::vector<std::vector<int64_t>> found(cut.ties.size());
     parallel(count, 64, GRAIN, [&](int part, Range r) {
         std::vector<int64_t>& positions = found[part];
-        positions.resize(std::min(k, r.end - r.begin) + 1);  // one more than can be right: see below
+        positions.resize(std::min(k, r.end - r.begin) + 1);  // one more than can be right: `select_topk` looks
         const int64_t room = (int64_t)positions.size();
         positions.resize(kernels.collect(x, r.begin, r.end, cut.threshold, cut.ties[part], room, positions.data()));
     });
     chosen.clear();
     for (const auto& positions : found) chosen.insert(chosen.end(), positions.begin(), positions.end());
+    return true;
+}
+
+// The k largest magnitudes' positions, ascending; among equals the first ones. False where a value is not finite.
+bool select_topk(const Kernels& kernels, const float* x, int64_t count, int64_t k, std::vector<int64_t>& chosen) {
+    const Found found = shortlisted(kernels, x, count, k, chosen);
+    if (found == Found::NOT_FINITE || (found == Found::NOTHING && !counted(kernels, x, count, k, chosen))) return false;
     if ((int64_t)chosen.size() != k) throw std::runtime_error("x was changed by another thread while TopK read it");
     return true;
 }

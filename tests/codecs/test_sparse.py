@@ -47,6 +47,11 @@ HARD = {
     "narrow": 1 + 0.05 * normal(200_000).abs(),
     "few values": normal(200_000).round(),
     "subnormal": normal(100_000) * 1e-42,
+    # A sample of every so-manieth value tells where to look; here it tells nothing, or the wrong thing.
+    "few are not zero": torch.zeros(200_000).index_fill_(0, torch.arange(7, 200_000, 101), 1.0) * normal(200_000),
+    "large where sampled": normal(262_144).index_fill_(0, torch.arange(0, 262_144, 512), 50.0) + normal(262_144),
+    "large where not sampled": normal(262_144).index_fill_(0, torch.arange(1, 262_144, 2), 50.0) + normal(262_144),
+    "large where sampled, few": normal(60_000).index_fill_(0, torch.arange(256) * 60_000 // 256, 50.0),
 }
 
 

@@ -8,8 +8,7 @@ A payload ends with one byte that says whether all its values were finite. All r
 agree on what became of the step.
 """
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import torch
@@ -116,24 +115,29 @@ class Group:
             out.copy_(total)
         return fine
 
-    def rehearse(self, gradient: Tensor, total: Tensor) -> list[float]:
+    def rehearse(self, gradient: Tensor, total: Tensor, clock: Callable[[], float]) -> list[float]:
         """Seconds to encode, to add a payload, to decode one, without sending anything."""
-        marks = [time.perf_counter()]
-        if self._codecs:
-            payload = self.encode(gradient)
-            self._memory.commit()
-            marks.append(time.perf_counter())
-            self.add_up(self._codecs[0], [payload], total)
-            marks.append(time.perf_counter())
-            self._codecs[0].decode(payload[:-1], total.shape, seed=self._seed_of(self._door.rank), out=total)
-            total.mul_(self._scale)
-        else:
+        n = self._door.world_size
+        if not self._codecs:
+            gradient = gradient.clone()  # it is divided in place
+            begin = clock()
             dense = self._dense(gradient)
-            marks += [time.perf_counter()] * 2
+            encoded = clock()
             if dense is not gradient:
                 total.copy_(dense)
-        marks.append(time.perf_counter())
-        return [end - begin for begin, end in pairwise(marks)]
+            return [encoded - begin, 0.0, clock() - encoded]
+        marks = [clock()]
+        payload = self.encode(gradient)
+        self._memory.commit()
+        marks.append(clock())
+        self.add_up(self._codecs[0], [payload] * n, total)
+        total.mul_(self._scale / n)
+        marks.append(clock())
+        self._codecs[0].decode(payload[:-1], total.shape, seed=self._seed_of(self._door.rank), out=total)
+        total.mul_(self._scale)
+        marks.append(clock())
+        encode_s, add_s, decode_s = (end - begin for begin, end in pairwise(marks))
+        return [encode_s, add_s / n, decode_s]
 
     @property
     def transfer_s(self) -> float:

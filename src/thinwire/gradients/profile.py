@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from thinwire.gradients import contention
-from thinwire.gradients.algorithms import ALL_GATHER, ALL_REDUCE, AUTO, NONE, algorithm
-from thinwire.gradients.costs import DEFINED, READY, Affine, CodecCost, Profile, TensorTimes
-from thinwire.gradients.group import Group
+from thinwire.gradients import agree, contention
+from thinwire.gradients.algorithms import ALL_GATHER, ALL_REDUCE, AUTO, NONE
+from thinwire.gradients.costs import DEFINED, READY, Profile, TensorTimes
+from thinwire.gradients.rehearsal import clock_of, codec_cost
 from thinwire.links import Door
 from thinwire.links.cost import Hinge, fit_hinge
 from thinwire.links.payload import Payload
@@ -21,13 +21,6 @@ from thinwire.links.probe import measure
 
 # Of each of three stretches, before, between and after all other measurements: a machine has good and bad seconds.
 STEPS = 5
-# Groups whose times tell a group's, a tensor's and a value's share apart: (tensors, values of each).
-ONE, MANY, LONG = (1, 1_024), (33, 1_024), (1, 400_000)
-# A codec is timed in blocks of about so long: ranks that share cores must have taken each other's.
-CODEC_BLOCKS, CODEC_BLOCK_S = 5, 0.02
-CODEC_MOST = 10
-# In training a codec meets gradients that are in no cache: between two runs a rank reads so much else.
-COLD_BYTES = 1 << 24
 HANDED = 9
 WIRE_BYTES = (1_000, 20_000, 100_000, 400_000, 1_500_000)
 
@@ -69,16 +62,17 @@ def profile(
         beside = contention.measure(
             links,
             lambda on_ready: one_pass(on_ready).backward_s,
-            min(int(each) for each in _mean(links, [[len(one.ready_s)] for one in passes])),
-            lambda times: _usual(links, [[each] for each in times])[0],
-            _usual(links, [[each.backward_s] for each in passes])[0],
+            min(int(each) for each in agree.mean(links, [[len(one.ready_s)] for one in passes])),
+            agree.usual(links, [[each.backward_s] for each in passes])[0],
             transfers[ALL_GATHER],
             device,
         )
         passes += stretch()
-        costs = {spec: _codec_cost(spec, links, device) for spec in specs}
+        own = [each.numel() for each in model.parameters() if each.requires_grad and each.numel()][::-1]
+        share = _share(links, passes)
+        costs = {spec: codec_cost(spec, own or [1], share, links, device) for spec in specs}
         passes += stretch()
-    whole_s, rest_s = _usual(links, [[each.backward_s, each.rest_s] for each in passes])
+    whole_s, rest_s = agree.usual(links, [[each.backward_s, each.rest_s] for each in passes])
     ready = list(passes[-1].ready_s)
     order = READY if set(ready) == set(names.values()) else DEFINED
     if order == DEFINED:  # some get no gradient: DDP then keeps to the order of definition, turned around
@@ -86,7 +80,7 @@ def profile(
     sizes = {name: each.numel() for name, each in model.named_parameters()}
     # Where ranks share cores a pass stands still here and there, elsewhere each time: a median of each increment would
     # leave that out. So shares are of the mean, and the whole is the usual pass.
-    shares = _mean(links, [_increments(each, ready) for each in passes])
+    shares = agree.mean(links, [_increments(each, ready) for each in passes])
     told = [share * whole_s / max(sum(shares), 1e-12) for share in shares]
     return Profile(
         world_size=links.world_size,
@@ -95,7 +89,7 @@ def profile(
         rest_s=rest_s + _buffers_s(model, links) + _skew_s(links, passes),
         codecs=costs,
         transfers=transfers,
-        post_s=post_s,
+        post_s=share * post_s,
         contention=beside,
     )
 
@@ -106,6 +100,7 @@ class _Pass:
     def __init__(self) -> None:
         self.ready_s: dict[str, float] = {}
         self.backward_s = 0.0
+        self.busy_s = 0.0  # of backward, in which this rank had a processor
         self.rest_s = 0.0
 
 
@@ -120,10 +115,11 @@ def _pass(
 ) -> _Pass:
     found = _Pass()
     model.zero_grad(set_to_none=True)
-    door.told(torch.zeros(1), channel="profile")  # all together, as in training
+    agree.meet(door)
     start = time.perf_counter()
     loss = loss_fn(model, batch)
-    begun = time.perf_counter()
+    clock = clock_of(loss.device)
+    begun, busy = time.perf_counter(), clock()
 
     def note(parameter: Tensor) -> None:
         found.ready_s[names[id(parameter)]] = time.perf_counter() - begun
@@ -135,12 +131,18 @@ def _pass(
     finally:
         for handle in handles:
             handle.remove()
-    ended = time.perf_counter()
+    ended, found.busy_s = time.perf_counter(), clock() - busy
     if optimizer is not None:
         optimizer.step()
     found.backward_s = ended - begun
     found.rest_s = begun - start + time.perf_counter() - ended
     return found
+
+
+def _share(door: Door, passes: Sequence["_Pass"]) -> float:
+    """Seconds that pass while a rank computes for one: 1 where it has a processor to itself, 2 where two share one."""
+    whole_s, busy_s = agree.mean(door, [[each.backward_s, each.busy_s] for each in passes])
+    return max(1.0, whole_s / max(busy_s, 1e-9))
 
 
 def _skew_s(door: Door, passes: Sequence["_Pass"]) -> float:
@@ -158,11 +160,11 @@ def _buffers_s(model: nn.Module, door: Door) -> float:
     flat = torch.zeros(sum(each.nbytes for each in buffers), dtype=torch.uint8, device=buffers[0].device)
     times = []
     for _ in range(HANDED):
-        door.told(torch.zeros(1), channel="profile")
+        agree.meet(door)
         start = time.perf_counter()
         door.broadcast(flat, 0, channel="profile").wait()
         times.append([time.perf_counter() - start])
-    return _usual(door, times)[0]
+    return agree.usual(door, times)[0]
 
 
 def _increments(each: _Pass, order: Sequence[str]) -> list[float]:
@@ -173,19 +175,6 @@ def _increments(each: _Pass, order: Sequence[str]) -> list[float]:
         found.append(ready_s - now)
         now = ready_s
     return found
-
-
-def _usual(door: Door, rows: Sequence[Sequence[float]]) -> list[float]:
-    """Column by column the median of this rank's, and the mean of all ranks': the same on every rank."""
-    own = torch.tensor(rows, dtype=torch.float64).median(dim=0).values
-    mean: list[float] = door.told(own, channel="profile").mean(dim=0).tolist()
-    return mean
-
-
-def _mean(door: Door, rows: Sequence[Sequence[float]]) -> list[float]:
-    own = torch.tensor(rows, dtype=torch.float64).mean(dim=0)
-    mean: list[float] = door.told(own, channel="profile").mean(dim=0).tolist()
-    return mean
 
 
 @contextmanager
@@ -208,46 +197,8 @@ def _left_alone(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> It
                 optimizer.load_state_dict(state)
 
 
-def _codec_cost(spec: str, door: Door, device: torch.device) -> CodecCost:
-    """Timed by all ranks at once: on a machine they share they take each other's cores."""
-    kinds = [_times(spec, *shape, door, device) for shape in (ONE, MANY, LONG)]
-    return CodecCost(*(_affine(*times) for times in zip(*kinds, strict=True)))
-
-
-def _times(spec: str, tensors: int, values: int, door: Door, device: torch.device) -> list[float]:
-    """Medians: encode, add, decode."""
-    found = algorithm(spec)
-    primitive = found.primitives[0]
-    group = Group(0, [str(i) for i in range(tensors)], [values] * tensors, found, primitive, door, device=device)
-    generator = torch.Generator(device).manual_seed(0)
-    gradient = torch.randn(tensors * values, generator=generator, device=device)
-    total = torch.zeros_like(gradient)
-    other = torch.zeros(COLD_BYTES, dtype=torch.uint8, device=device)
-
-    def rehearsed() -> list[float]:
-        other.add_(1)
-        return group.rehearse(gradient, total)
-
-    # As many on all ranks, by what the first few have taken.
-    once_s = _usual(door, [[sum(rehearsed())] for _ in range(3)])[0]
-    count = max(1, min(CODEC_MOST, int(CODEC_BLOCK_S / max(once_s, 1e-6))))
-    rows = []
-    for _ in range(CODEC_BLOCKS):
-        door.told(torch.zeros(1), channel="profile")
-        block = [rehearsed() for _ in range(count)]
-        rows.append([statistics.fmean(column) for column in zip(*block, strict=True)])
-    return _usual(door, rows)
-
-
-def _affine(one_s: float, many_s: float, long_s: float) -> Affine:
-    value_s = max(long_s - one_s, 0.0) / (LONG[1] - ONE[1])
-    extra = MANY[0] - ONE[0]
-    tensor_s = max((many_s - one_s) / extra - ONE[1] * value_s, 0.0)
-    return Affine(max(one_s - tensor_s - ONE[1] * value_s, 0.0), tensor_s, value_s)
-
-
 def _wires(door: Door, device: torch.device) -> tuple[dict[str, Hinge], float]:
-    """Each collective's seconds over a rank's bytes, and what it takes to hand a message over."""
+    """Each collective's seconds over a rank's bytes, and what it takes to hand a message over, of a rank's own."""
     n = door.world_size
     kinds = (ALL_GATHER, ALL_REDUCE, "all_to_all")
     if n == 1:
@@ -258,11 +209,11 @@ def _wires(door: Door, device: torch.device) -> tuple[dict[str, Hinge], float]:
         kind: fit_hinge([float(size) for size in WIRE_BYTES], [seconds[payloads[kind, size]] for size in WIRE_BYTES])
         for kind in kinds
     }
-    handed = []
+    handed, clock = [], clock_of(device)
     small = torch.zeros(64, dtype=torch.uint8, device=device)
     for _ in range(HANDED):
-        start = time.perf_counter()
+        start = clock()
         transfer = door.all_gather(small, [small.nbytes] * n, channel="profile")
-        handed.append(time.perf_counter() - start)
+        handed.append(clock() - start)
         transfer.wait()
-    return found, _usual(door, [[statistics.median(handed)]])[0]
+    return found, agree.usual(door, [[statistics.median(handed)]])[0]

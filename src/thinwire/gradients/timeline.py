@@ -12,10 +12,12 @@ h and d have a part for the group and one for each tensor in it, g is any functi
 
 Where ranks compute on the cores that carry messages, a transfer takes something from backward, its toll, which h has in
 it, and backward makes a transfer longer, by its lag. Both only while backward runs: the planner charges every group the
-toll and none the lag; `replay`, where it is to foretell a step, those that depart before the end.
+toll and none the lag; `replay`, where it is to foretell a step, those that depart before the end, and then. There, too,
+a transfer that has waited for the one before it is as much shorter as its haste.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +43,7 @@ class Way:
     transfer_s: Callable[[float], float]
     toll_s: Callable[[float], float] = lambda nbytes: 0.0
     lag_s: float = 0.0
+    haste_s: float = 0.0
 
     def __post_init__(self) -> None:
         for field in ("compress_s", "decompress_s", "nbytes"):
@@ -48,7 +51,7 @@ class Way:
             if len(values) != len(self.nbytes):
                 raise ValueError(f"way {self.name!r}: {field} of {len(values)} tensors, nbytes of {len(self.nbytes)}")
             require_times(f"way {self.name!r}: {field}", values)
-        for field in ("compress_fixed_s", "decompress_fixed_s", "lag_s"):
+        for field in ("compress_fixed_s", "decompress_fixed_s", "lag_s", "haste_s"):
             require_times(f"way {self.name!r}: {field}", (getattr(self, field),))
 
     def send_s(self, nbytes: float) -> float:
@@ -108,30 +111,70 @@ def replay(
     for start, end, way in zip([0, *ends[:-1]], ends, chosen, strict=True):
         compress, decompress, size = (float(each[end] - each[start]) for each in sums[way])
         parts.append((way, float(made[end] - made[start]), compress, decompress, size))
-    reckoned = _times(ways, parts, None)
-    return _times(ways, parts, reckoned) if foretell else reckoned
+    return _assembled(ways, parts, *(_foretold if foretell else _reckoned)(ways, parts))
 
 
-def _times(
-    ways: Sequence[Way], parts: Sequence[tuple[int, float, float, float, float]], reckoned: Timeline | None
-) -> Timeline:
-    """Of groups' (way, backward, compression, decompression, bytes); with a timeline as reckoned, the foretold one."""
-    made: list[tuple[float, float]] = []
-    ready = 0.0  # C
-    for number, (way, backward, compress, _, size) in enumerate(parts):
+Part = tuple[int, float, float, float, float]  # of a group: way, backward, compression, decompression, bytes
+Span = tuple[float, float]
+
+
+def _reckoned(ways: Sequence[Way], parts: Sequence[Part]) -> tuple[list[Span], list[Span]]:
+    """Groups' compression and transfer, as the planner has them."""
+    made, sent = [], []
+    ready = free = 0.0  # C and D
+    for way, backward, compress, _, size in parts:
         begin = ready + backward
         ready = begin + (ways[way].compress_fixed_s + compress)
-        if reckoned is not None and reckoned.groups[number].transfer_begin_s >= reckoned.backward_end_s:
-            ready = max(ready - ways[way].toll_s(size), begin)
         made.append((begin, ready))
-    groups, free, over = [], 0.0, ready  # D and R
-    for (compress_begin, compress_end), (way, _, _, decompress, size) in zip(made, parts, strict=True):
-        departure = max(compress_end, free)
-        lag = ways[way].lag_s if reckoned is not None and departure < ready else 0.0
-        free = departure + ways[way].send_s(size) + lag
-        begin = max(over, free)
+        departure = max(ready, free)
+        free = departure + ways[way].send_s(size)
+        sent.append((departure, free))
+    return made, sent
+
+
+def _foretold(ways: Sequence[Way], parts: Sequence[Part]) -> tuple[list[Span], list[Span]]:
+    """The same as it happens: what departs while the engine works delays that, and is delayed."""
+    made: list[Span] = []
+    sent: list[Span] = []
+    waiting: deque[tuple[int, float]] = deque()
+    free = 0.0
+
+    def departure() -> float:
+        return max(made[len(sent)][1], free)
+
+    def depart(lag: bool) -> float:
+        """The next one; its toll."""
+        nonlocal free
+        way, size = waiting.popleft()
+        begin, own = departure(), ways[way]
+        haste = own.haste_s if begin > made[len(sent)][1] else 0.0
+        free = begin + max(own.send_s(size) - haste, 0.0) + (own.lag_s if lag else 0.0)
+        sent.append((begin, free))
+        return own.toll_s(size)
+
+    def worked(begin: float, seconds: float) -> float:
+        end = begin + seconds
+        while waiting and departure() < end:
+            end += depart(lag=True)
+        return end
+
+    now = 0.0
+    for way, backward, compress, _, size in parts:
+        begin = worked(now, backward)
+        now = worked(begin, max(ways[way].compress_fixed_s + compress - ways[way].toll_s(size), 0.0))
+        made.append((begin, now))
+        waiting.append((way, size))
+    while waiting:
+        depart(lag=False)
+    return made, sent
+
+
+def _assembled(ways: Sequence[Way], parts: Sequence[Part], made: Sequence[Span], sent: Sequence[Span]) -> Timeline:
+    groups, over = [], made[-1][1]  # R
+    for (way, _, _, decompress, _), compressed, transferred in zip(parts, made, sent, strict=True):
+        begin = max(over, transferred[1])
         over = begin + (ways[way].decompress_fixed_s + decompress)
-        groups.append(GroupTimes(compress_begin, compress_end, departure, free, begin, over))
+        groups.append(GroupTimes(*compressed, *transferred, begin, over))
     return Timeline(tuple(groups))
 
 
