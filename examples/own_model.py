@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch_geometric.nn import BatchNorm, GATv2Conv, JumpingKnowledge
 
 from thinwire import graphs, launch
-from thinwire.fullgraph import Plan, distribute
+from thinwire.fullgraph import Plan, QHAdam, distribute
 from thinwire.links import Door
 
 EPOCHS = 30
@@ -50,11 +50,8 @@ def train(member: launch.Member, folder: str, method: str) -> None:
         # The lines that make it distributed: the model, this rank's part of the graph, the way to the others, the plan.
         plan = Plan(method)
         model = distribute(Net(x.shape[1], shard.num_classes), shard, door, plan)
-        # Gradients that are an epoch old want Nesterov's momentum, at once and not by torch's slow schedule.
-        stale, weights = plan.may_be_stale, model.parameters()
-        optimizer = (
-            torch.optim.NAdam(weights, lr=0.01, momentum_decay=1e6) if stale else torch.optim.Adam(weights, lr=0.01)
-        )
+        # Gradients that are an epoch old want another momentum than fresh ones.
+        optimizer = (QHAdam if plan.may_be_stale else torch.optim.Adam)(model.parameters(), lr=0.01)
         for epoch in range(EPOCHS):
             model.train()
             optimizer.zero_grad()

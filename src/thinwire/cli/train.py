@@ -109,8 +109,8 @@ class Train:
     """How many."""
     lr: float = 0.01
     """Learning rate."""
-    optimizer: Literal["auto", "adam", "nadam"] = "auto"
-    """auto: adam, and nadam where messages are stale, which Adam's momentum does not bear."""
+    optimizer: Literal["auto", "adam", "qhadam"] = "auto"
+    """auto: adam, and qhadam where messages are stale, which Adam's momentum does not bear."""
     decay: Literal["none", "cosine"] = "none"
     """Of the learning rate: constant, or falling to 0 at the last epoch along a cosine."""
     workers: int = 2

@@ -9,11 +9,17 @@ if TYPE_CHECKING:
     from thinwire.fullgraph.distribute import distribute
     from thinwire.fullgraph.edges import Unsupported
     from thinwire.training.finite import NotFinite
+    from thinwire.training.qhadam import QHAdam
 
-__all__ = ["METHODS", "NotFinite", "Plan", "Unsupported", "distribute"]
+__all__ = ["METHODS", "NotFinite", "Plan", "QHAdam", "Unsupported", "distribute"]
 
-# These bring PyG along, which takes seconds to import: who only makes a plan does not wait for it.
-_LATER = {"distribute": "fullgraph.distribute", "Unsupported": "fullgraph.edges", "NotFinite": "training.finite"}
+# These bring torch or PyG along, which take seconds to import: who only makes a plan does not wait for it.
+_LATER = {
+    "distribute": "fullgraph.distribute",
+    "Unsupported": "fullgraph.edges",
+    "NotFinite": "training.finite",
+    "QHAdam": "training.qhadam",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ class AnyPlan(Protocol):
 
 
 P = TypeVar("P", bound=AnyPlan)
-OPTIMIZERS = ("auto", "adam", "nadam")
+OPTIMIZERS = ("auto", "adam", "qhadam")
 DECAYS = ("none", "cosine")
 
 
@@ -60,9 +60,9 @@ class Job(Generic[P]):
 
     @property
     def optimizer_name(self) -> str:
-        """Nesterov's momentum bears stale gradients, Adam's is faster with fresh ones (`training/optimizers.py`)."""
+        """What bears stale gradients, or what is published for fresh ones (`training/qhadam.py`)."""
         if self.optimizer == "auto":
-            return "nadam" if self.plan.may_be_stale else "adam"
+            return "qhadam" if self.plan.may_be_stale else "adam"
         return self.optimizer
 
     @property

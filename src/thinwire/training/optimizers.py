@@ -2,8 +2,7 @@
 
 Where gradients are partly an epoch old, Adam's heavy-ball momentum is what loses: along a direction of curvature c its
 steps stay bounded up to c = 2 (1 + beta) / (1 - beta) / lr, 38 / lr at beta 0.9, with fresh gradients, but only up to
-about 1 / lr with stale ones. Nesterov's momentum also counts the newest gradient by itself, a lead that makes up for
-the lag: 14 / lr fresh, 2 to 12 / lr stale (decision 15; `tests/training/test_optimizers.py` measures them).
+about 1 / lr with stale ones. QHAdam bears ten times as much (decision 15; `tests/training/test_optimizers.py`).
 """
 
 import math
@@ -14,15 +13,13 @@ import torch
 from torch import nn
 
 from thinwire.training.job import Job
-
-# torch's NAdam lets momentum rise to beta over thousands of steps; this is at once.
-AT_ONCE = 1e6
+from thinwire.training.qhadam import QHAdam
 
 
 def build(job: Job[Any], parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """The job's optimizer."""
-    if job.optimizer_name == "nadam":
-        return torch.optim.NAdam(parameters, lr=job.lr, momentum_decay=AT_ONCE)
+    if job.optimizer_name == "qhadam":
+        return QHAdam(parameters, lr=job.lr)
     return torch.optim.Adam(parameters, lr=job.lr)
 
 
