@@ -1,4 +1,4 @@
-"""`bench batches` on a small graph: everything is compared on the same batches, and models agree."""
+"""`bench batches` on a small graph: everything is compared on the same batches."""
 
 from thinwire.bench import batches
 

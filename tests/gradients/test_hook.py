@@ -6,6 +6,7 @@ import torch
 from tests.gradients import work
 from thinwire import gradients, launch
 from thinwire.gradients.costs import Profile
+from thinwire.gradients.memory import memory_for
 
 CASES = [
     ("none", ""),
@@ -25,10 +26,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_replicas_stay_equal_and_learn_by_every_codec(workers: int) -> None:
-    results = launch.run(work.every_codec, CASES, 25, workers=workers)
-    for case in CASES:
+SOME = [("sign", "all_gather"), ("uniform:4", "two_step"), ("topk:0.05", "all_gather"), ("topk:0.05", "two_step")]
+
+
+@pytest.mark.parametrize(("workers", "cases"), [(2, CASES), (3, SOME), pytest.param(3, CASES, marks=pytest.mark.slow)])
+def test_replicas_stay_equal_and_learn_by_every_codec(workers: int, cases: list[tuple[str, str]]) -> None:
+    results = launch.run(work.every_codec, cases, 25, workers=workers)
+    for case in cases:
         first = results[0][case][1]
         for other in results[1:]:
             assert all(torch.equal(a, b) for a, b in zip(first, other[case][1], strict=True)), case
@@ -49,14 +53,24 @@ def test_groups_are_the_planned_ones(options: dict[str, bool]) -> None:
         assert torch.tensor(losses).isfinite().all()
 
 
+@pytest.mark.parametrize("primitive", ["all_gather", "two_step"])
 @pytest.mark.parametrize("codec", ["topk:0.02", "sign", "ternary", "uniform:2", "qsgd:4"])
-def test_what_was_sent_and_what_is_owed_is_what_came(codec: str) -> None:
-    for off, size in launch.run(work.conserved, codec, 40, workers=2):
+def test_what_was_sent_and_what_is_owed_is_what_came(codec: str, primitive: str) -> None:
+    for off, size in launch.run(work.conserved, codec, primitive, 40, workers=2):
         assert off < 1e-4 * max(size, 1), (codec, off)
 
 
 @pytest.mark.parametrize(
-    ("codec", "primitive"), [("topk:0.05", "all_gather"), ("sign", "two_step"), ("randomk:0.25", "all_reduce")]
+    ("codec", "primitive"),
+    [
+        ("none", ""),
+        ("bfloat16", ""),
+        ("float16", ""),
+        ("topk:0.05", "all_gather"),
+        ("sign", "two_step"),
+        ("randomk:0.25", "all_reduce"),
+        ("dgc:0.05", "all_gather"),
+    ],
 )
 def test_an_infinite_gradient_is_said_and_forgotten(codec: str, primitive: str) -> None:
     for result in launch.run(work.poisoned, codec, primitive, workers=2):
@@ -69,11 +83,18 @@ def test_an_infinite_gradient_is_said_and_forgotten(codec: str, primitive: str) 
 
 
 @pytest.mark.parametrize(
-    ("codec", "cuts"), [("topk:0.05", (3, 7)), ("dgc:0.05", (3, 7)), ("sign", (3, 7)), ("topk:0.05", (5,))]
+    ("codec", "primitive", "cuts"),
+    [
+        ("topk:0.05", "all_gather", (3, 7)),
+        ("dgc:0.05", "all_gather", (3, 7)),
+        ("sign", "all_gather", (3, 7)),
+        ("sign", "two_step", (3, 7)),
+        ("topk:0.05", "all_gather", (5,)),
+    ],
 )
-def test_memory_saved_and_loaded_goes_on_bit_for_bit(codec: str, cuts: tuple[int, ...]) -> None:
+def test_memory_saved_and_loaded_goes_on_bit_for_bit(codec: str, primitive: str, cuts: tuple[int, ...]) -> None:
     """Also in other groups than before: what is remembered is a parameter's."""
-    for whole, again in launch.run(work.resumed, codec, cuts, workers=2):
+    for whole, again in launch.run(work.resumed, codec, primitive, cuts, workers=2):
         assert whole == again
 
 
@@ -120,6 +141,37 @@ def test_bytes_at_the_door(codec: str, primitive: str) -> None:
 def test_one_rank_alone() -> None:
     [result] = launch.run(work.every_codec, [("topk:0.05", "all_gather"), ("sign", "two_step")], 10, workers=1)
     assert all(torch.tensor(losses).isfinite().all() for losses, _ in result.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "order"), [("odd", "ready"), ("shared", "ready"), ("unused", "defined"), ("branched", "defined")]
+)
+def test_profiles_of_models_that_are_odd_are_the_same_everywhere(kind: str, order: str) -> None:
+    (found, profile, losses), (_, other, _) = launch.run(work.profiled, kind, workers=2)
+    assert found == order
+    assert profile == other
+    assert torch.tensor(losses).isfinite().all()
+
+
+def test_a_profile_on_one_rank() -> None:
+    [(order, _, losses)] = launch.run(work.profiled, "", workers=1)
+    assert order == "ready"
+    assert torch.tensor(losses).isfinite().all()
+
+
+def test_what_slices_owe_is_remembered_in_other_groups_too() -> None:
+    """Saved by three ranks in two steps; a mean over ranks, or other groups, keep what is owed altogether."""
+    states = [{"steps": torch.tensor(3), "residual/a": torch.randn(6), "owed/a": torch.zeros(6)} for _ in range(3)]
+    for rank, state in enumerate(states):
+        state["owed/a"][2 * rank : 2 * rank + 2] = rank + 1.0
+    altogether = sum(state["residual/a"] + state["owed/a"] for state in states)
+    mean = gradients.mean_of(states)
+    assert set(mean) == {"steps", "residual/a"}
+    torch.testing.assert_close(mean["residual/a"] * 3, altogether)
+    for state in states:
+        own = {what: {"a": state[f"{what}/a"]} for what in ("residual", "owed")}
+        elsewhere = memory_for("residual", ["a"], [6], own, 0.9, torch.device("cpu"), own["owed"]["a"])
+        torch.testing.assert_close(elsewhere.tensors()["residual"], state["residual/a"] + state["owed/a"])
 
 
 def test_profile_plan_wrap_as_a_user_does() -> None:

@@ -139,13 +139,13 @@ def groups_seen(member: Member, options: dict[str, bool]) -> tuple[list[list[str
         return seen, [group for group in planned if group], losses
 
 
-def conserved(member: Member, codec: str, steps: int) -> tuple[float, float]:
+def conserved(member: Member, codec: str, primitive: str, steps: int) -> tuple[float, float]:
     """How far what was sent plus what is remembered is from what came in; and the size of what came in."""
     with Door(member.store) as door:
         sizes = [700, 30, 1, 2000]
         names = [str(number) for number in range(len(sizes))]
         found = algorithm(codec)
-        group = Group(0, names, sizes, found, found.primitives[0], door, device=torch.device("cpu"))
+        group = Group(0, names, sizes, found, primitive, door, device=torch.device("cpu"))
         generator = torch.Generator().manual_seed(member.rank)
         came, went = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
         for step in range(steps):
@@ -154,16 +154,16 @@ def conserved(member: Member, codec: str, steps: int) -> tuple[float, float]:
             out = gradient.clone()
             group.post(out, step)
             assert group.finish(out)
+            group.commit()
             went += out
-        state = group.state()["residual"]
-        owed = torch.cat([state[name] for name in names])
+        owed = torch.stack([torch.cat([state[name] for name in names]) for state in group.state().values()]).sum(0)
         all_came = door.told(came, channel="test").mean(0)
         all_owed = door.told(owed, channel="test").mean(0)
         return float((went + all_owed - all_came).abs().max()), float(all_came.abs().max())
 
 
 def poisoned(member: Member, codec: str, primitive: str) -> dict[str, Any]:
-    """Rank 1's gradient is infinite in the fourth step."""
+    """Rank 1's gradient of one tensor is infinite in the fourth step: the first layer's, of the last group."""
     with Door(member.store) as door, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         model = built()
@@ -171,10 +171,11 @@ def poisoned(member: Member, codec: str, primitive: str) -> dict[str, Any]:
         trained(wrapped, 3, member.rank)
         hook = gradients.hook_of(wrapped)
         before = hook.state_dict()
-        x, y = batch(member.rank, 3)
-        if member.rank == 1:
-            x = x * torch.inf
-        loss_of(wrapped, (x, y)).backward()
+        handle = model.first.weight.register_hook(
+            lambda gradient: gradient * torch.inf if member.rank == 1 else gradient
+        )
+        loss_of(wrapped, batch(member.rank, 3)).backward()
+        handle.remove()
         finite = [bool(torch.isfinite(each.grad).all()) for each in model.parameters() if each.grad is not None]
         after = hook.state_dict()
         same = all(torch.equal(before[name], after[name]) for name in before if name != "steps")
@@ -184,17 +185,17 @@ def poisoned(member: Member, codec: str, primitive: str) -> dict[str, Any]:
         return {"finite": finite, "same": same, "skipped": hook.skipped, "loss": loss, "said": words}
 
 
-def resumed(member: Member, codec: str, cuts: Sequence[int]) -> tuple[list[float], list[float]]:
+def resumed(member: Member, codec: str, primitive: str, cuts: Sequence[int]) -> tuple[list[float], list[float]]:
     """Six steps; and three, then three more by a new wrapper with the old one's state, grouped by these cuts."""
     with Door(member.store) as door:
         model = built()
-        plan = plan_by_hand(model, codec, member.world_size)
+        plan = plan_by_hand(model, codec, member.world_size, primitive=primitive)
         whole = trained(gradients.wrap(model, plan, door), 7, member.rank)
         model = built()
         wrapped = gradients.wrap(model, plan, door)
         trained(wrapped, 4, member.rank)
         state = gradients.hook_of(wrapped).state_dict()
-        regrouped = plan_by_hand(model, codec, member.world_size, cuts=cuts)
+        regrouped = plan_by_hand(model, codec, member.world_size, primitive=primitive, cuts=cuts)
         again = gradients.wrap(model, regrouped, door, state=state)
         # A new wrapper's first pass is sent as it is; here it must change nothing.
         loss_of(again, batch(member.rank, 0)).backward()
@@ -282,6 +283,28 @@ def sent(member: Member, codec: str, primitive: str) -> tuple[int, int]:
         group.finish(out)
         books = door.books.take()
         return sum(book.bytes_sent for book in books.values()), sum(group._nbytes) - len(group._nbytes)
+
+
+class Branched(Net):
+    """Half of it is used on some ranks only."""
+
+    def __init__(self, *, rank: int) -> None:
+        super().__init__(unused=True)
+        self.rank = rank
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.unused is not None
+        return super().forward(x) + (self.unused(x.repeat(1, 2)[:, :30])[:, :4] if self.rank == 0 else 0.0)
+
+
+def profiled(member: Member, kind: str) -> tuple[str, Any, list[float]]:
+    """The order, the profile and the losses of a model that is odd in some way."""
+    with Door(member.store) as door:
+        torch.manual_seed(0)
+        model = Branched(rank=member.rank) if kind == "branched" else built(**({kind: True} if kind else {}))
+        profile = gradients.profile(model, batch(member.rank, 0), loss_of, door, codecs=["topk:0.05"], steps=2)
+        wrapped = gradients.wrap(model, gradients.plan(profile, "topk:0.05"), door)
+        return profile.order, profile.to_json(), trained(wrapped, 4, member.rank)
 
 
 def planned(member: Member, codecs: tuple[str, ...]) -> tuple[Any, Any, list[float], list[float]]:

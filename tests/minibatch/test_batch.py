@@ -14,8 +14,12 @@ from thinwire.codecs import Uniform
 from thinwire.codecs.kernels import twins_only
 from thinwire.minibatch.batch import Batch, Layer, Sampled
 from thinwire.minibatch.kernels import new_sampler
+from thinwire.minibatch.layers import forward
+from thinwire.minibatch.plan import Plan
 from thinwire.minibatch.rows import RowFormat, take
 from thinwire.minibatch.topology import Array, Topology
+from thinwire.training.job import Job
+from thinwire.training.models import build
 
 NONE = np.zeros(0, dtype=np.int64)
 
@@ -52,6 +56,17 @@ def test_sums_and_their_gradients_equal_the_twins(kind: str) -> None:
             dense = dense_of(layer, kind)
             torch.testing.assert_close(results[0][0], dense @ x.detach()[: layer.num_sources], rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(results[0][1][: layer.num_sources], dense.T @ pull, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sage", "gcn", "gin", "gat"])
+def test_our_sums_are_pygs_own_layers_where_all_neighbours_are_drawn(name: str) -> None:
+    topology = random_topology(5, 60, 400)
+    _, found = layers_of(topology, np.arange(60), (-1, -1))
+    torch.manual_seed(0)
+    model = build(Job(Plan(), "", model=name, layers=2, hidden=8), num_features=6, num_classes=3)
+    x = torch.randn(60, 6)
+    whole = model(x, found[0].edge_index)
+    torch.testing.assert_close(forward(model, x, tuple(found)), whole, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("fanouts", [(-1,), (-1, -1), (2,)])

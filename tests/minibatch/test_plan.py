@@ -15,7 +15,7 @@ SAMPLING = ["--batch", "64", "--fanouts", "4,3,2"]
 
 def test_foretold_before_any_run_and_counted_in_it(tmp_path: Path) -> None:
     said = tmp_path / "plan.json"
-    more = ["--caches", "0,0.2,2", "--policies", "vip,degree", "--json", str(said)]
+    more = ["--caches", "0,0.2,2", "--policies", "vip,degree,simulation,none", "--json", str(said)]
     done = subprocess.run(
         [*THINWIRE, "plan", "minibatch", *DATA, *SAMPLING, *more],
         capture_output=True,
@@ -26,9 +26,10 @@ def test_foretold_before_any_run_and_counted_in_it(tmp_path: Path) -> None:
     assert "rows fetched" in done.stdout
     plan = json.loads(said.read_text())
     rows = {(row["cache_policy"], row["cache"]): row for row in plan["rows"]}
-    assert len(rows) == 6
+    assert len(rows) == 12
+    assert rows["none", 2.0]["remote_rows"] == rows["vip", 0.0]["remote_rows"]
     assert rows["vip", 0.0]["remote_rows"] > rows["vip", 0.2]["remote_rows"] > rows["vip", 2.0]["remote_rows"]
-    assert rows["vip", 0.2]["remote_rows"] <= rows["degree", 0.2]["remote_rows"]
+    assert rows["vip", 0.0]["remote_rows"] > rows["simulation", 0.2]["remote_rows"] > rows["vip", 0.2]["remote_rows"]
     assert rows["vip", 2.0]["memory_bytes"] > rows["vip", 0.0]["memory_bytes"]
     ran = tmp_path / "run.json"
     cached = ["--method", "salient", "--cache", "0.2", "--epochs", "3", "--json", str(ran)]
@@ -36,6 +37,8 @@ def test_foretold_before_any_run_and_counted_in_it(tmp_path: Path) -> None:
     counted = json.loads(ran.read_text())
     assert counted["bytes_per_epoch"] == pytest.approx(rows["vip", 0.2]["bytes_per_epoch"], rel=0.1)
     assert counted["predicted"]["bytes_per_epoch"] == rows["vip", 0.2]["bytes_per_epoch"]
+    assert counted["cache_fill_bytes"] == rows["vip", 0.2]["cache_fill_bytes"] > 0
+    assert rows["vip", 0.0]["cache_fill_bytes"] == 0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from torch_geometric.nn import SAGEConv
@@ -37,6 +38,8 @@ class Found:
     weights: dict[str, Tensor]
     rows: list[dict[str, Any]]
     cached: int
+    all_cached: int  # over all ranks
+    filled: int  # bytes
     held: int
     predicted: dict[str, Any]
     out: Tensor
@@ -61,6 +64,8 @@ def jobs(member: Member, folder: str, todo: Sequence[Job[Plan]]) -> list[Found]:
                     weights,
                     run.rows,
                     len(cache.ids),
+                    run.predicted["cached_rows"],
+                    run.cache_fill_bytes,
                     shard.num_owned + len(cache.x),
                     run.predicted,
                     run.evaluate(),
@@ -166,6 +171,13 @@ def batches(member: Member, folder: str, plan: Plan) -> list[tuple[Tensor, Tenso
         found = [(batch.x, batch.y, batch.n_id) for batch in loader]
         assert len(found) == len(loader)
         return found
+
+
+def another_ranks_shard(member: Member, folder: str, plan: Plan) -> str:
+    """What is said to who gives the wrong one."""
+    with Door(member.store) as door, pytest.raises(ValueError, match="was given the shard of nodes") as error:
+        Loader(graphs.read_shard(Path(folder), 1 - member.rank), door, plan, Topology.read(Path(folder)))
+    return str(error.value)
 
 
 def killed_in_the_middle(member: Member, folder: str, out: str, plan: Plan) -> None:

@@ -18,8 +18,8 @@ from thinwire.minibatch.rows import RowFormat
 from thinwire.minibatch.schedule import schedule_of
 from thinwire.training.job import Job
 
-# Those that need no sampling.
-POLICIES = ("vip", "degree", "halo", "paths")
+# All but `oracle`, which looks at the very epochs of a run: beforehand there is none.
+POLICIES = ("vip", "degree", "halo", "paths", "simulation", "none")
 
 
 @dataclass
@@ -42,6 +42,8 @@ class PlanMinibatch:
     """How many."""
     hidden: int = 128
     """How wide."""
+    norm: Literal["layer", "none"] = "layer"
+    """What stands between them."""
     batch: int = 1024
     """Seeds of a rank in a step, at most."""
     fanouts: Annotated[str, tyro.conf.arg(metavar="LIST")] = ""
@@ -49,7 +51,7 @@ class PlanMinibatch:
     caches: Annotated[str, tyro.conf.arg(metavar="LIST")] = "0,0.01,0.05,0.1,0.2,0.5,1"
     """Replication factors."""
     policies: Annotated[str, tyro.conf.arg(metavar="LIST")] = "vip"
-    """Which rows to cache: some of vip,degree,halo,paths."""
+    """Which rows to cache: some of vip,degree,halo,paths,simulation (which samples two epochs),none."""
     rows: Rows = "auto"
     """How rows of features travel. (as they are stored)"""
     seed: int = 0
@@ -107,6 +109,7 @@ class PlanMinibatch:
                 rows = [predict.rows_of(question, ids) for question, ids in zip(questions, kept, strict=True)]
                 traffic = predict.traffic(rows, steps, row_format)
                 held = largest + max(len(ids) for ids in kept)
+                row_bytes = shard.x.shape[1] * shard.x.element_size()
                 found.append(
                     {
                         "method": f"salient --cache {alpha:g} --cache-policy {policy}",
@@ -116,7 +119,8 @@ class PlanMinibatch:
                         "remote_rows": int(traffic.rows),
                         "bytes_per_epoch": int(traffic.feature_bytes + gradients),
                         "feature_rows_held": held,
-                        "memory_bytes": int(held * shard.x.shape[1] * shard.x.element_size() + topology.nbytes),
+                        "memory_bytes": int(held * row_bytes + topology.nbytes),
+                        "cache_fill_bytes": predict.fill_bytes(sum(map(len, kept)), row_bytes, n),
                     }
                 )
         return {"data": self.data, "parts": n, "steps": steps, "gradient_bytes": gradients, "rows": found}
@@ -125,7 +129,7 @@ class PlanMinibatch:
         from thinwire.training.gradients import bytes_of
         from thinwire.training.models import build  # with PyG
 
-        job = Job(plan=plan, data=self.data, model=self.model, layers=self.layers, hidden=self.hidden)
+        job = Job(plan=plan, data=self.data, model=self.model, layers=self.layers, hidden=self.hidden, norm=self.norm)
         made = build(job, num_features=shard.x.shape[1], num_classes=shard.num_classes)
         return bytes_of(made.parameters(), world_size)
 

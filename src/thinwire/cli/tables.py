@@ -378,7 +378,8 @@ def fusions(plan: Plan, measured_s: float) -> Table:
     assert plan.predicted is not None
     gap = f"at most {plan.predicted.gap_s * 1e3:.2f} ms above the best" if plan.predicted.gap_s else "proven the best"
     table = Table(
-        caption=f"this plan is {gap} of its kind; steps by it took {measured_s * 1e3:.1f} ms", box=box.SIMPLE_HEAD
+        caption=f"this plan is {gap} of the planner's model; steps by it took {measured_s * 1e3:.1f} ms",
+        box=box.SIMPLE_HEAD,
     )
     table.add_column("way")
     for heading in ("ms a step", "times none"):

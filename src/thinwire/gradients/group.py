@@ -17,7 +17,7 @@ from torch import Tensor
 from thinwire.codecs import Codec, Parts, TopK, seed_from
 from thinwire.gradients.algorithms import ALL_GATHER, ALL_REDUCE, DENSE, NONE, TWO_STEP, Algorithm
 from thinwire.gradients.layout import parts_of, slices_of
-from thinwire.gradients.memory import Memory, State, by_name, memory_for
+from thinwire.gradients.memory import OWED, Memory, State, by_name, flat_of, memory_for
 from thinwire.links import Door, Transfer
 
 FINE, NOT_FINITE = 0, 1
@@ -43,18 +43,22 @@ class Group:
         self.number, self.names, self.sizes = number, list(names), list(sizes)
         self.algorithm, self.primitive = algorithm, primitive
         self._door, self._seed = door, seed
-        self._memory: Memory = memory_for(algorithm.memory, names, sizes, state or {}, momentum, device)
         self._channel = f"gradients.{number}"
         self._summed: Transfer[Tensor]
         self._met: Transfer[list[Tensor]]
         self._told: Transfer[list[Tensor]]
-        # two_step: what the second encoding of our own slice lost. It belongs to (slice, rank), and starts anew where
-        # groups or the number of ranks change.
-        self._owed: Tensor | None = None
-        self._owed_next: Tensor | None = None
         self._step, self._scale = 0, 1.0
         self._ratio = 0.0
         self.use_ratio(algorithm.ratio)
+        # two_step: what the second encoding of our own slice lost. Where groups have changed since it was saved, what
+        # lies in somebody else's slice now is remembered as if our first encoding had lost it: the mean is the same.
+        self._owed: Tensor | None = None
+        self._owed_next: Tensor | None = None
+        elsewhere = flat_of((state or {}).get(OWED, {}), names, sizes, device)
+        if primitive == TWO_STEP and OWED in (state or {}):
+            self._owed = elsewhere[self._own_slice()].clone()
+            elsewhere[self._own_slice()] = 0.0
+        self._memory: Memory = memory_for(algorithm.memory, names, sizes, state or {}, momentum, device, elsewhere)
 
     def use_ratio(self, ratio: float) -> None:
         """DGC's warm-up sends more at first."""
@@ -97,23 +101,35 @@ class Group:
         own = gradient.float() if self._scale == 1.0 else gradient.float() / self._scale
         return self._encoded(self._memory.compensate(own))
 
+    def wait(self) -> None:
+        """Until all of it is here."""
+        if self.primitive == ALL_REDUCE:
+            self._summed.wait()
+            return
+        self._met.wait()
+        if self.primitive == TWO_STEP:
+            self._told.wait()
+
     def finish(self, out: Tensor) -> bool:
-        """Everybody's mean, the same bits on every rank. False, and NaN, where somebody's gradient was not finite."""
+        """Everybody's mean, the same bits on every rank. False where somebody's gradient was not finite."""
         if not self._codecs:
             mean = self._summed.wait()
             if mean is not out:
                 out.copy_(mean)
-            return True  # or as it may be: float32's own sum has said it in its own way
+            return _is_finite(out)
         total = out if out.dtype == torch.float32 else torch.empty_like(out, dtype=torch.float32)
         fine = self._meet(total)
         if fine:
-            self._memory.commit()
             total.mul_(self._scale / self._door.world_size)
-        else:
-            total.fill_(torch.nan)
         if total is not out:
             out.copy_(total)
         return fine
+
+    def commit(self) -> None:
+        """The step counts: what it left is remembered."""
+        self._memory.commit()
+        if self._owed_next is not None:
+            self._owed, self._owed_next = self._owed_next, None
 
     def rehearse(self, gradient: Tensor, total: Tensor, clock: Callable[[], float]) -> list[float]:
         """Seconds to encode, to add a payload, to decode one, without sending anything."""
@@ -125,6 +141,7 @@ class Group:
             encoded = clock()
             if dense is not gradient:
                 total.copy_(dense)
+            _is_finite(gradient)
             return [encoded - begin, 0.0, clock() - encoded]
         marks = [clock()]
         payload = self.encode(gradient)
@@ -146,7 +163,16 @@ class Group:
         return first + (self._told.seconds if self.primitive == TWO_STEP else 0.0)
 
     def state(self) -> State:
-        return by_name(self._memory, self.names, self.sizes)
+        kept = self._memory.tensors()
+        if self._owed is not None:
+            whole = self._owed.new_zeros(sum(self.sizes))
+            whole[self._own_slice()] = self._owed
+            kept = kept | {OWED: whole}
+        return by_name(kept, self.names, self.sizes)
+
+    def _own_slice(self) -> slice:
+        begin = sum(self._lengths[: self._door.rank])
+        return slice(begin, begin + self._lengths[self._door.rank])
 
     def _dense(self, gradient: Tensor) -> Tensor:
         gradient.mul_(1 / self._door.world_size)
@@ -189,8 +215,6 @@ class Group:
             fine = fine and int(data[-1]) == FINE
             if fine:
                 codec.decode(data[:-1], part.shape, seed=seed, out=part)
-        if fine and self._owed_next is not None:
-            self._owed = self._owed_next
         return fine
 
     def add_up(self, codec: Codec, payloads: Sequence[Tensor], total: Tensor) -> bool:
@@ -226,3 +250,8 @@ class Group:
     def _seed_of(self, rank: int) -> int:
         """All ranks' alike where payloads are summed on the way: they must have picked the same values."""
         return seed_from(self._seed, self._step, self.number, 0 if self.primitive == ALL_REDUCE else rank)
+
+
+def _is_finite(x: Tensor) -> bool:
+    """A sum is one quick pass, and says so unless values are so large that it overflows."""
+    return bool(x.sum().isfinite()) or bool(x.isfinite().all())

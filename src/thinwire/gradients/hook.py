@@ -50,8 +50,8 @@ class _Pending:
 class Hook:
     """State of the hook of one wrapped model.
 
-    `skipped` counts the steps in which somebody's gradient was not finite: gradients are NaN then on all ranks, as
-    plain DDP's would be, and nothing that is remembered changes. `times` is the last step's timeline.
+    `skipped` counts the steps in which somebody's gradient was not finite: all gradients are NaN then on all ranks, and
+    nothing that is remembered changes. `times` is the last step's timeline.
     """
 
     def __init__(
@@ -156,18 +156,25 @@ class Hook:
         """Backward is over: take what has come, in order."""
         fine = True
         for each in self._pending:
+            each.group.wait()
             each.times.arrived_s = self._now()
             fine = each.group.finish(each.buffer) and fine
             each.times.transfer_s = each.group.transfer_s
             each.times.done_s = self._now()
-            each.future.set_result(each.buffer)
             self.times.append(each.times)
+        # A step counts for all groups or for none: what one has sent is lost if nobody takes the step.
+        for each in self._pending:
+            if fine:
+                each.group.commit()
+            else:
+                each.buffer.fill_(torch.nan)
+            each.future.set_result(each.buffer)
         self._pending.clear()
         if not fine:
             self.skipped += 1
             warnings.warn(
                 f"rank {self.door.rank}: somebody's gradient was not finite in step {self.steps}: all are NaN now "
-                "on all ranks, as with plain DDP; what the codecs remember is as it was",
+                "on all ranks, and what the codecs remember is as it was",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -11,6 +11,8 @@ from torch import Tensor
 from thinwire.gradients.algorithms import MASKED, MOMENTUM, RESIDUAL
 from thinwire.gradients.layout import SMALL
 
+# What owners of slices owe (two-step).
+OWED = "owed"
 # Tensors by (what, parameter's name), float32.
 State = dict[str, dict[str, Tensor]]
 
@@ -93,15 +95,16 @@ def memory_for(
     state: Mapping[str, Mapping[str, Tensor]],
     momentum: float,
     device: torch.device,
+    owed: Tensor | None = None,
 ) -> Memory:
-    """A group's, filled with what is remembered of its parameters; a name that is not there starts from zero."""
+    """A group's, filled with what is remembered of its parameters; a name that is not there starts from zero.
+
+    `owed` is to be sent too.
+    """
 
     def fill(what: str) -> Tensor:
-        kept = torch.zeros(sum(sizes), dtype=torch.float32, device=device)
-        for name, part in zip(names, kept.split(list(sizes)), strict=True):
-            if name in state.get(what, {}):
-                part.copy_(state[what][name].reshape(-1))
-        return kept
+        kept = flat_of(state.get(what, {}), names, sizes, device)
+        return kept + owed if what == RESIDUAL and owed is not None and owed.any() else kept
 
     if kind == RESIDUAL:
         return Residual(fill(RESIDUAL))
@@ -114,22 +117,40 @@ def memory_for(
     return Memory()
 
 
-def by_name(memory: Memory, names: Sequence[str], sizes: Sequence[int]) -> State:
+def flat_of(own: Mapping[str, Tensor], names: Sequence[str], sizes: Sequence[int], device: torch.device) -> Tensor:
+    """What is remembered of these parameters, one after the other."""
+    kept = torch.zeros(sum(sizes), dtype=torch.float32, device=device)
+    for name, part in zip(names, kept.split(list(sizes)), strict=True):
+        if name in own:
+            part.copy_(own[name].reshape(-1))
+    return kept
+
+
+def by_name(tensors: Mapping[str, Tensor], names: Sequence[str], sizes: Sequence[int]) -> State:
     """Copies, ready for safetensors."""
     return {
         what: {name: part.clone() for name, part in zip(names, kept.split(list(sizes)), strict=True)}
-        for what, kept in memory.tensors().items()
+        for what, kept in tensors.items()
     }
 
 
 def mean_of(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """For another number of ranks: each gets the mean of all old ranks' memories, so that what is owed stays the same.
 
-    With (1/n) sum of m over n ranks, every new rank's m is that mean, and so is its mean over n' ranks.
+    With (1/n) sum of m over n ranks, every new rank's m is that mean, and so is its mean over n' ranks. What two-step's
+    owners owe for their slices is added to it, as each of the n has a part of that sum.
     """
     if not states or any(set(state) != set(states[0]) for state in states):
         raise ValueError("mean_of: give every old rank's state_dict, all of one model and plan")
-    counted = {"steps": states[0]["steps"]}  # the same everywhere
-    return counted | {
-        name: torch.stack([state[name] for state in states]).mean(dim=0) for name in states[0] if name not in counted
-    }
+    found = {"steps": states[0]["steps"]}  # the same everywhere
+    for key in states[0]:
+        what, _, name = key.partition("/")
+        if name and what != OWED:
+            own = [state[key] for state in states]
+            owed = (
+                [state[f"{OWED}/{name}"] for state in states]
+                if what == RESIDUAL and f"{OWED}/{name}" in states[0]
+                else []
+            )
+            found[key] = torch.stack([*own, *owed]).sum(dim=0) / len(states)
+    return found

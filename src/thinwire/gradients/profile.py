@@ -73,10 +73,7 @@ def profile(
         costs = {spec: codec_cost(spec, own or [1], share, links, device) for spec in specs}
         passes += stretch()
     whole_s, rest_s = agree.usual(links, [[each.backward_s, each.rest_s] for each in passes])
-    ready = list(passes[-1].ready_s)
-    order = READY if set(ready) == set(names.values()) else DEFINED
-    if order == DEFINED:  # some get no gradient: DDP then keeps to the order of definition, turned around
-        ready = list(names.values())[::-1]
+    order, ready = _order(links, passes, list(names.values()))
     sizes = {name: each.numel() for name, each in model.named_parameters()}
     # Where ranks share cores a pass stands still here and there, elsewhere each time: a median of each increment would
     # leave that out. So shares are of the mean, and the whole is the usual pass.
@@ -92,6 +89,19 @@ def profile(
         post_s=share * post_s,
         contention=beside,
     )
+
+
+def _order(door: Door, passes: Sequence["_Pass"], defined: Sequence[str]) -> tuple[str, list[str]]:
+    """In which order gradients come, the same on all ranks: the first one's, as DDP has it.
+
+    Where somebody gets none for a parameter, DDP keeps to the order of definition, turned around.
+    """
+    complete = all(set(each.ready_s) == set(defined) for each in passes)
+    own = [defined.index(name) for name in passes[-1].ready_s] if complete else [-1] * len(defined)
+    told = door.told(torch.tensor(own), channel="profile").tolist()
+    if any(-1 in each for each in told):
+        return DEFINED, list(defined)[::-1]
+    return READY, [defined[place] for place in told[0]]
 
 
 class _Pass:

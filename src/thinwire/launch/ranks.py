@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any, Protocol
@@ -43,6 +44,13 @@ class RankFailed(RuntimeError):
         # One of our own errors explains itself: what it says, without the way there.
         own = list(re.finditer(r"^thinwire\.[\w.]+: ", how, flags=re.MULTILINE))
         self.reason = how[own[-1].end() :].strip() if own else None
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a rank died of that could still say so: where another went without a word, it knows what was going on."""
+
+    why: str
 
 
 class _Context(Protocol):
@@ -78,7 +86,11 @@ def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], seats: Sequenc
             raise RankFailed(error.error_index, len(seats), _traceback_only(error.msg)) from None
         except torch_mp.ProcessExitedException as error:
             how = error.signal_name or f"exit code {error.exit_code}"
-            raise RankFailed(error.error_index, len(seats), f"its process ended by {how}") from None
+            _collect(pipes, results)
+            told = [f"; rank {rank} was told: {each.why}" for rank, each in results.items() if isinstance(each, _Told)]
+            raise RankFailed(
+                error.error_index, len(seats), f"its process ended by {how}{told[0] if told else ''}"
+            ) from None
         finally:
             _end(context)
     return [results[rank] for rank in range(len(seats))]
@@ -115,8 +127,13 @@ def _rank_main(
         enter_namespace(seat.namespace)
     if seat.cores is not None:
         os.sched_setaffinity(0, seat.cores)
-    with joined(seat) as member:
-        result = work(member, *arguments)
+    try:
+        with joined(seat) as member:
+            result = work(member, *arguments)
+    except Exception as error:
+        with suppress(OSError):
+            senders[index].send(_Told(str(error)))
+        raise
     senders[index].send(result)
     with suppress(EOFError, OSError):
         senders[index].recv()  # a tensor is fetched from here when it is received: stay until then
@@ -147,7 +164,7 @@ def _die_with_launcher() -> None:
 def _collect(pipes: Sequence[tuple[Connection, Connection]], results: dict[int, Any]) -> None:
     for rank, (receiver, _) in enumerate(pipes):
         if rank not in results and receiver.poll():
-            with suppress(EOFError):  # the rank ended without a result; join says why
+            with suppress(EOFError, OSError):  # the rank ended without a result; join says why
                 results[rank] = receiver.recv()
                 receiver.send(None)
 

@@ -172,7 +172,7 @@ class _Sum(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Batch:
-    """Named as PyG's: seeds are the first `batch_size` vertices, and `y` is of them."""
+    """Named as PyG's: seeds are the first `batch_size` vertices, and `y` is of them. It is where the features are."""
 
     x: Tensor  # float32 [vertices, D]
     y: Tensor
@@ -183,6 +183,10 @@ class Batch:
     total: int  # seeds of all ranks in this step: divide a sum over seeds by it
     epoch: int
     step: int
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.n_id)
 
     @property
     def edge_index(self) -> Tensor:

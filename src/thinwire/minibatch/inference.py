@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +18,8 @@ from thinwire.minibatch.topology import Array, Topology
 from thinwire.training.models import Stack
 
 CHANNEL = "inference"
+# Nodes whose neighbours are fetched at a time: few enough to be little beside a part, enough to share neighbours.
+BLOCK = 8192
 # One layer of a model, with what comes after it: rows of its sources in, rows of its targets out.
 Step = Callable[[Tensor, Layer], Tensor]
 
@@ -48,13 +52,18 @@ def whole_layer(shard: Shard, topology: Topology) -> Layer:
 
 @torch.no_grad()
 def exact(model: Stack | Sequence[Step], shard: Shard, topology: Topology, door: Door) -> Tensor:
-    """Of this shard's nodes. Before each layer every rank fetches its halo's rows once, in float32.
+    """Of this shard's nodes. Features come block by block, so that a rank never holds its whole halo's; before each
+    later layer every rank fetches its halo's rows once, in float32.
 
     A model of your own is given as its layers, in evaluation mode: functions of rows and a `batch.Layer`.
     """
+    first, *later = _steps(model)
+    plan = Plan(batch=BLOCK, fanouts=(-1,), cache=0.0)
+    owned = [np.arange(begin, end) for begin, end in pairwise(topology.starts)]
+    blocks = Loader(shard, door, plan, topology, seeds=owned, shuffled=False, channel=CHANNEL)
+    x = torch.cat([first(block.x, block.layers[0]) for block in blocks])
     layer = whole_layer(shard, topology)
-    x = shard.x.float()
-    for step in _steps(model):
+    for step in later:
         parts = [part.contiguous() for part in x[shard.send_rows].split(list(shard.send_to))]
         sizes = [4 * x.shape[1] * count for count in shard.halo_from]
         halo = [part.clone().view(torch.float32) for part in door.all_to_all(parts, sizes, channel=CHANNEL).wait()]

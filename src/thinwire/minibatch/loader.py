@@ -44,6 +44,12 @@ class Loader:
     ) -> None:
         if topology.num_parts != door.world_size:
             raise ValueError(f"the topology has {topology.num_parts} parts, there are {door.world_size} ranks")
+        if shard.start != topology.starts[door.rank] or shard.num_owned != np.diff(topology.starts)[door.rank]:
+            raise ValueError(
+                f"rank {door.rank} was given the shard of nodes {shard.start} to {shard.start + shard.num_owned}, the "
+                f"topology has {topology.starts[door.rank]} to {topology.starts[door.rank + 1]} there; give "
+                "graphs.read_shard(folder, rank) of the same folder"
+            )
         members = topology.members(TRAIN) if seeds is None else seeds
         self.plan = plan
         self.topology = topology

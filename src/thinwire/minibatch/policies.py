@@ -38,6 +38,11 @@ class Question:
     def vip(self) -> Array:
         return vip(self.topology, self.schedule.seeds, batch=self.schedule.mean_batch, fanouts=self.fanouts)
 
+    @cached_property
+    def to_come(self) -> Array:
+        """How often each vertex will be touched, in the epochs that `oracle` looks at."""
+        return self.touched(range(self.epochs))
+
     def touched(self, epochs: Sequence[int]) -> Array:
         """In how many batches of these epochs each vertex is: float64 [N]."""
         held = (self.topology.starts, self.schedule.rank, np.zeros(0, dtype=np.int64))
@@ -105,6 +110,6 @@ RULES: dict[str, Callable[[Question], Array]] = {
     "halo": _halo,
     "paths": _paths,
     "simulation": lambda question: question.touched(SIMULATED),
-    "oracle": lambda question: question.touched(range(question.epochs)),
+    "oracle": lambda question: question.to_come.copy(),
     "none": lambda question: np.zeros(question.topology.num_nodes),
 }

@@ -11,6 +11,7 @@ from thinwire.minibatch.rows import RowFormat
 from thinwire.minibatch.topology import Array
 
 ID_BYTES = 4
+COUNT_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,21 @@ class Traffic:
     feature_bytes: float  # their bytes, and those of asking for them
 
 
-def rows_of(question: Question, cached: Array) -> float:
-    """Rows that this rank is expected to fetch in an epoch."""
-    chance = question.vip.copy()
+def rows_of(question: Question, cached: Array, policy: str = "vip") -> float:
+    """Rows that this rank is expected to fetch in an epoch. What an oracle has seen, VIP would count too high."""
+    steps = question.schedule.steps
+    wanted = question.to_come / question.epochs if policy == "oracle" else question.vip * steps
     low, high = question.topology.starts[question.schedule.rank : question.schedule.rank + 2]
-    chance[low:high] = 0.0
-    chance[cached] = 0.0
-    return float(chance.sum()) * question.schedule.steps
+    wanted[low:high] = 0.0
+    wanted[cached] = 0.0
+    return float(wanted.sum())
+
+
+def fill_bytes(cached_rows: float, row_bytes: int, world_size: int) -> int:
+    """What filling all ranks' caches sends, once: ids and rows, as they are stored, and how many there will be."""
+    if not cached_rows:
+        return 0
+    return int(cached_rows * (row_bytes + ID_BYTES)) + world_size * (world_size - 1) * world_size * COUNT_BYTES
 
 
 def traffic(rows: Sequence[float], steps: int, row_format: RowFormat) -> Traffic:

@@ -13,7 +13,7 @@ from thinwire.graphs import Manifest, Shard
 from thinwire.launch import Member
 from thinwire.links import Door
 from thinwire.links.books import ChannelBook
-from thinwire.minibatch import inference, layers, predict
+from thinwire.minibatch import cache, inference, layers, predict
 from thinwire.minibatch.batch import Batch
 from thinwire.minibatch.loader import Loader
 from thinwire.minibatch.plan import Plan
@@ -47,7 +47,10 @@ class Run(run.Run):
         super().__init__(job, shard, door, manifest, model)
         self.topology = topology
         GradientSum(model.parameters(), door, groups=GRADIENT_GROUPS)
+        door.books.take()
         self.loader = Loader(shard, door, job.plan, topology, epochs=job.epochs)
+        filled = door.books.take().get(cache.CHANNEL)
+        self.cache_fill_bytes = int(self.sum_over_ranks([float(filled.bytes_sent if filled else 0)])[0])
         self._batches: Iterator[Batch] = iter(())
         self._next = -1  # the epoch that they go on with
         self._first, self._lost = 0, 0.0  # the step that this epoch begins with, and the loss of those before it
@@ -117,15 +120,15 @@ class Run(run.Run):
         }
 
     def first_plan(self) -> dict[str, Any]:
-        return {"predicted": self.predicted}
+        return {"predicted": self.predicted, "cache_fill_bytes": self.cache_fill_bytes}
 
     def result(self) -> dict[str, Any]:
-        return {**super().result(), "predicted": self.predicted}
+        return {**super().result(), "predicted": self.predicted, "cache_fill_bytes": self.cache_fill_bytes}
 
     def _predict(self) -> dict[str, Any]:
         """What VIP says that an epoch will send, over all ranks."""
         n = self.door.world_size
-        own = predict.rows_of(self.loader.question, self.loader.cache.ids)
+        own = predict.rows_of(self.loader.question, self.loader.cache.ids, self.job.plan.cache_policy)
         rows = self.sum_over_ranks([own * (rank == self.door.rank) for rank in range(n)])
         cached = self.sum_over_ranks([float(len(self.loader.cache.ids))])[0]
         found = predict.traffic(rows, len(self.loader), self.loader.rows)
