@@ -1,5 +1,7 @@
 """The sampler: native equals its twin, any thread count, every neighbour equally often, and what a batch promises."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -109,6 +111,28 @@ def test_batches_come_in_order_whoever_samples_them(threads: int) -> None:
         np.testing.assert_array_equal(sampler.next()["nodes"], alone["nodes"])
     with pytest.raises(IndexError, match="no batch is left"):
         sampler.next()
+
+
+def test_threads_that_are_far_enough_ahead_sleep() -> None:
+    """With no bound they would sample on, some seconds' worth; with a spinning one they would be as busy."""
+    assert native() is not None
+    topology = random_topology(7, 100_000, 2_000_000)
+    count, size = 300, 2_000
+    seeds = np.random.default_rng(0).integers(100_000, size=count * size)
+    sampler = new_sampler(topology.indptr, topology.indices, topology.starts, 0, NONE, (10, 10), threads=2, ahead=3)
+    sampler.add(seeds, size * np.arange(1, count + 1), np.arange(count, dtype=np.uint64))
+    begin = time.process_time()
+    sampler.next()
+    while time.process_time() - begin > 0.02:  # until those ahead are done
+        begin = time.process_time()
+        time.sleep(0.2)
+    begin = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - begin < 0.05
+    begin = time.process_time()
+    for _ in range(60):
+        sampler.next()
+    assert time.process_time() - begin > 0.1  # each is work: all 300 are more than threads could have done above
 
 
 def test_edges_of_the_possible() -> None:

@@ -1,6 +1,7 @@
 """`thinwire bench`."""
 
 import os
+import subprocess
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -16,6 +17,7 @@ from thinwire.bench.case import load_case
 from thinwire.cli import forecasts, progress, tables
 from thinwire.forecast import check
 from thinwire.launch import lab
+from thinwire.training import machine
 
 CODEC = "codec"
 BATCHES = "batches"
@@ -91,8 +93,9 @@ class Bench:
             return
         measure = {CODEC: self._codec, BATCHES: self._batches}.get(self.case, self._case)
         content, seed, world_size = measure(console)
+        stamp = {**artifacts.stamp(seed=seed, world_size=world_size), "commit": _commit(), "machine": machine.facts()}
         for path in self._files():
-            artifacts.write_json(path, {**artifacts.stamp(seed=seed, world_size=world_size), **content})
+            artifacts.write_json(path, {**stamp, **content})
             console.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
         if content.get("failed"):
             raise ValueError(f"{self.case} did not end; the table has what came before. {content['failed']}")
@@ -154,3 +157,20 @@ def _unused(path: Path) -> Path:
 
 def _memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _commit() -> str | None:
+    """Of the checkout that this is run from, with a plus where files differ from it; None outside of one."""
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
