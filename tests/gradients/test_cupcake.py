@@ -291,6 +291,19 @@ def test_2000_tensors_and_one_way_in_ten_seconds() -> None:
     check(found, backward_s, ways[4:5])
 
 
+@pytest.mark.parametrize(("num_tensors", "limit_s"), [(300, 1), (2000, 10)])
+def test_both_ways_for_payloads_to_meet_in_the_same_time(num_tensors: int, limit_s: float) -> None:
+    """As a plan for one codec asks: proven, or within a hundredth and said."""
+    backward_s, ways = a_model(num_tensors, seed=0, backward_s=0.1, bits_per_s=1e9)
+    begin = time.process_time()
+    found = fuse(backward_s, ways[4:6])
+    assert time.process_time() - begin < limit_s * SLOWER
+    assert found.gap_s <= (0.01 * found.seconds if num_tensors > 300 else 0)
+    for one in ways[4:6]:
+        for name, seconds in fixed_plans(backward_s, [one]).items():
+            assert found.seconds <= seconds * (1 + 1e-12), name
+
+
 @pytest.mark.parametrize(("num_tensors", "bits_per_s"), [(160, 1e8), (160, 5e9), (300, 2e10)])
 def test_six_ways_within_a_hundredth_in_seconds(num_tensors: int, bits_per_s: float) -> None:
     backward_s, ways = a_model(num_tensors, seed=1, backward_s=0.05, bits_per_s=bits_per_s)

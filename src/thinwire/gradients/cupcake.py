@@ -36,6 +36,8 @@ LONE_SCOUTS = ((4, 1e-5),)  # with one way
 WIDTH, LONE_WIDTH, WIDENING = 32, 128, 4
 # Labels made before several ways are given up as too many to prove. One way is seen through.
 LABELS = 10_000_000
+# Labels that one sweep may make, about: where there are millions of groups, its scouts keep fewer at each tensor.
+SWEEP_LABELS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,17 @@ def _solve(model: Model, most: int | None, tolerance: float) -> tuple[Grouping, 
             return best, best.seconds
         if best.seconds - bound_s <= max(tolerance, PROOF) * best.seconds:
             break
+        if len(model.ways) > 1:
+            width = min(width, max(1, SWEEP_LABELS // len(groups.start)))
         sweep = sweep_labels(groups, [*blender.chosen(), *blender.corners], best, width, grain, most)
         best = sweep.best
         bound_s = max(bound_s, sweep.bound_s)
         made += sweep.num_labels
         if best.seconds - bound_s <= max(tolerance, PROOF) * best.seconds:
             break
-        if len(model.ways) > 1 and grain == ROUNDING and made + WIDENING * sweep.num_labels > LABELS:
+        if len(model.ways) > 1 and (
+            made > LABELS or (grain == ROUNDING and made + WIDENING * sweep.num_labels > LABELS)
+        ):
             break
     return best, bound_s
 
