@@ -34,6 +34,10 @@ def test_one_worker_and_large_results() -> None:
     assert result == bytes(3_000_000)
 
 
+def test_no_rank_begins_or_ends_before_all_are_connected() -> None:
+    assert launch.run(work.present, workers=4) == [4] * 4
+
+
 def test_listening_sockets_are_on_loopback() -> None:
     for addresses in launch.run(work.listening_addresses, workers=2):
         assert addresses

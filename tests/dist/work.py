@@ -22,6 +22,11 @@ def add_ranks(member: Member, offset: int) -> tuple[int, int]:
     return member.rank, int(total)
 
 
+def present(member: Member) -> int:
+    """Ranks that have connected, as this one begins."""
+    return int(member.store.add("present", 0))
+
+
 def sketched(member: Member) -> dict[tuple[int, int], float]:
     """Bytes a second of each ordered pair, at a first look."""
     with Door(member.store) as door:

@@ -324,3 +324,7 @@ def _events(out: Path) -> list[dict[str, Any]]:
 )
 def test_what_can_not_be_is_refused_at_once(options: list[str], told: str, refused: Callable[..., str]) -> None:
     assert told in refused("train", "--method", "salient", *options)
+
+
+def test_a_method_of_another_mode_is_refused_even_the_usual_one(refused: Callable[..., str]) -> None:
+    assert "leave --mode out" in refused("train", "--mode", "minibatch", "--method", "exact")

@@ -66,9 +66,10 @@ class Train:
     norm: Literal["layer", "batch", "none"] = "layer"
     """What stands between them."""
     mode: Literal["fullgraph", "minibatch"] | None = None
-    """All nodes at once, or sampled batches; as the method says. (minibatch alone is --method salient)"""
-    method: Method | Literal["auto"] = "exact"
-    """What crosses the wire, and when; auto rehearses all that train on the whole graph, and takes the fastest."""
+    """All nodes at once, or sampled batches. (as the method says)"""
+    method: Method | Literal["auto"] | None = None
+    """What crosses the wire, and when; auto rehearses all that train on the whole graph, and takes the fastest. (exact;
+    salient where --mode is minibatch)"""
     against: Method | None = None
     """Train by this method first, on the same shards, and show both."""
     bits: int = 1
@@ -151,12 +152,12 @@ class Train:
         if self.hosts < 0:
             raise ValueError(f"--hosts is {self.hosts}; give 1 or more, or leave it out for ranks on this machine")
         lab.parse_rate(self.rate)
-        if self.mode == "minibatch" and self.method == Train.method:
-            self.method = "salient"
+        if self.method is None:
+            self.method = "salient" if self.mode == "minibatch" else "exact"
         if self.mode is not None and (self.mode == "minibatch") != (self.method == "salient"):
             raise ValueError(f"--mode {self.mode} and --method {self.method} do not go together; leave --mode out")
         if self.method != AUTO:
-            self._plan(self.method)
+            self._plan(str(self.method))
         if self.against is not None:
             self._plan(self.against)
         self._expect_used()
@@ -327,7 +328,7 @@ class Train:
 
     def _job(self, shards: str) -> Job[Any]:
         return Job(
-            plan=self._plan(self.method),
+            plan=self._plan(str(self.method)),
             data=self.data,
             shards=shards,
             model=self.model,

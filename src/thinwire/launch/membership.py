@@ -50,6 +50,7 @@ def joined(seat: Seat, *, hosts_store: bool = False) -> Iterator[Member]:
         world_size=seat.world_size,
         timeout=timedelta(seconds=OPERATION_LIMIT_S),
     )
+    _wait_for_all(own, seat.world_size)
     try:
         yield Member(seat, own, device)
     except BaseException:
@@ -58,6 +59,13 @@ def joined(seat: Seat, *, hosts_store: bool = False) -> Iterator[Member]:
         atexit.register(_leave_now)
         raise
     dist.destroy_process_group()
+
+
+def _wait_for_all(store: dist.Store, world_size: int) -> None:
+    """A rank that leaves while another still connects to it would break that one's start."""
+    if store.add("present", 1) == world_size:
+        store.set("all present", b"")
+    store.wait(["all present"], timedelta(seconds=JOIN_LIMIT_S))
 
 
 def _leave_now() -> None:
