@@ -64,7 +64,7 @@ def joined(seat: Seat, *, hosts_store: bool = False) -> Iterator[Member]:
 def _wait_for_all(store: dist.Store, world_size: int) -> None:
     """A rank that leaves while another still connects to it would break that one's start."""
     if store.add("present", 1) == world_size:
-        store.set("all present", b"")
+        store.set("all present", "")
     store.wait(["all present"], timedelta(seconds=JOIN_LIMIT_S))
 
 
