@@ -138,6 +138,24 @@ def test_bytes_at_the_door(codec: str, primitive: str) -> None:
         assert sent == pytest.approx(expected, rel=0.02, abs=4 * n)
 
 
+@pytest.mark.parametrize(("primitive", "messages"), [("all_gather", [""]), ("two_step", ["", ".second"])])
+def test_one_message_a_group_and_step(primitive: str, messages: list[str]) -> None:
+    for steps in launch.run(work.books_of_steps, "topk:0.05", primitive, 3, 0, workers=3):
+        for books in steps:
+            # As planned, and nothing beside.
+            assert sorted(books) == [f"gradients.{group}{which}" for group in range(3) for which in messages]
+            assert {book["operations"] for book in books.values()} == {1}
+
+
+def test_dgc_sends_less_and_less_while_it_warms_up() -> None:
+    for steps in launch.run(work.books_of_steps, "dgc:0.01", "all_gather", 8, 6, workers=2):
+        sent = [sum(sum(book["bytes_to"].values()) for book in books.values()) for books in steps]
+        # A quarter, a sixteenth, a sixty-fourth of all values, two steps each, then the ratio itself.
+        assert [sent[i] == sent[i + 1] for i in range(7)] == [True, False, True, False, True, False, True]
+        assert sent == sorted(sent, reverse=True)
+        assert sent[0] > 3 * sent[-1]  # small tensors go as they are
+
+
 def test_one_rank_alone() -> None:
     [result] = launch.run(work.every_codec, [("topk:0.05", "all_gather"), ("sign", "two_step")], 10, workers=1)
     assert all(torch.tensor(losses).isfinite().all() for losses, _ in result.values())

@@ -285,6 +285,21 @@ def sent(member: Member, codec: str, primitive: str) -> tuple[int, int]:
         return sum(book.bytes_sent for book in books.values()), sum(group._nbytes) - len(group._nbytes)
 
 
+def books_of_steps(member: Member, codec: str, primitive: str, steps: int, warm_up: int) -> list[dict[str, Any]]:
+    """What left by each channel in each step, after DDP's first pass, whose groups are its own."""
+    with Door(member.store) as door:
+        model = built()
+        plan = plan_by_hand(model, codec, member.world_size, primitive=primitive, warm_up_steps=warm_up)
+        wrapped = gradients.wrap(model, plan, door)
+        trained(wrapped, 1, member.rank)
+        door.books.take()
+        found = []
+        for step in range(steps):
+            trained(wrapped, 1, member.rank, first=step + 1)
+            found.append({channel: book.to_json() for channel, book in door.books.take().items()})
+        return found
+
+
 class Branched(Net):
     """Half of it is used on some ranks only."""
 
