@@ -1,6 +1,7 @@
 """The command as a user meets it: a process of its own, its output, its exit code."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,8 +92,10 @@ def test_train_compares_what_it_sent_with_float32(tmp_path: Path) -> None:
     words = ["--data", str(shards), "--method", "sylvie", "--epochs", "30", "--hidden", "64", "--json", str(target)]
     done = thinwire("train", *words)
     assert done.returncode == 0, done.stderr
-    assert "epoch 30/30" in done.stdout
-    assert "test score" in done.stdout
+    progress = r"sylvie: epoch 30/30  loss \d\.\d+  validation \d+\.\d+%  \d+\.\d+ s  \d+\.\d+ MB  0 s left"
+    assert re.search(progress, done.stdout)
+    for row in ("test score", "seconds an epoch, median", "bytes an epoch, all ranks", "in float32 they were"):
+        assert re.search(rf"{row} +[\d.,]+", done.stdout), row
     result = json.loads(target.read_text())
     keys = {"method", "model", "data", "workers", "epochs", "seed", "losses", "val_score", "test_score"}
     keys |= {"epoch_s_median", "bytes_per_epoch", "float32_bytes_per_epoch", "exposed_s_per_epoch", "peak_rss_bytes"}

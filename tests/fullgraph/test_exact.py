@@ -23,12 +23,15 @@ CASES = [
     Case(DIRECTED, "gcn-improved"),
     Case(DATA, "gcn-improved", "weight"),
     Case(DATA, "gcn-bare", "weight"),
+    Case(DATA, "gin"),
     Case(DIRECTED, "gin"),
     Case(DATA, "gin-mean"),
     Case(DATA, "gen"),
     Case(DIRECTED, "gine", "features"),
     Case(DIRECTED, "graph", "weight"),
     Case(DATA, "gat", "apart"),
+    Case(DIRECTED, "gat"),
+    Case(DIRECTED, "nn", "features"),
     Case(DIRECTED, "gat-edges", "features,loops"),
     Case(DIRECTED, "transformer", "features"),
     Case(DIRECTED, "own"),
@@ -40,7 +43,7 @@ def apart(found: torch.Tensor, right: torch.Tensor) -> float:
     return float((found - right).float().norm() / right.float().norm().clamp(min=1e-3))
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_shards_train_like_the_whole_graph(workers: int) -> None:
     results = launch.run(work.on_shards, CASES, workers=workers)
     for number, case in enumerate(CASES):
@@ -80,10 +83,25 @@ def test_what_cannot_be_distributed_is_refused_by_name() -> None:
     assert "this Bad is distributed already" in said["twice"]
     assert "1: GraphNorm looks at all nodes at once" in said["norm"]
     assert "Linear has no PyG message passing layer" in said["none"]
+    assert "conv: Small does not work on (x_src, x_dst): IndexError: that is more than six" in said["later"]
     assert "give layers their in_channels" in said["lazy"]
     assert "conv: these are not the shard's edges" in said["edges"]
     assert "conv: GCNConv with learned edge weights" in said["weights"]
     assert "conv: x is (399, 12); give one row for each of this shard's 400 nodes" in said["rows"]
+
+
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat"])
+def test_rows_that_need_nobody_are_computed_while_messages_travel(kind: str) -> None:
+    for happened in launch.run(work.order_of_events, Case(DATA, kind), workers=2):
+        for way, what in (("forward", "own rows"), ("backward", "own rows back")):
+            for layer in ("convs.1", "convs.2"):
+                post, finish = (happened.index(f"{act} {layer}.{way}") for act in ("post", "finish"))
+                assert what in happened[post:finish], (layer, way, happened)
+
+
+def test_what_is_not_finite_is_named_by_layer_rank_and_epoch() -> None:
+    with pytest.raises(launch.RankFailed, match=r"convs\.1\.forward: rank 1's message can't be sent in epoch 3"):
+        launch.run(work.poisoned, Case(DATA, "sage"), workers=2)
 
 
 def test_dropout_kernel_is_its_twin() -> None:

@@ -5,14 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from thinwire import graphs
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.slow
 def test_a_model_of_ones_own_trains_alone_and_under_torchrun(tmp_path: Path) -> None:
     shards = tmp_path / "shards"
     graphs.prepare("synthetic:nodes=1000,classes=4,noise=2,label_noise=0", graphs.Settings(2), shards)

@@ -16,6 +16,7 @@ from torch_geometric import nn as pyg
 from thinwire import graphs
 from thinwire.codecs import Identity
 from thinwire.fullgraph import Plan, Unsupported, distribute
+from thinwire.fullgraph.aggregate import Adjacency
 from thinwire.fullgraph.assign import obey
 from thinwire.fullgraph.run import train as run_job
 from thinwire.fullgraph.wire import Wire
@@ -104,6 +105,7 @@ def layer(kind: str, a: int, b: int) -> nn.Module:
         "graph": lambda: pyg.GraphConv(a, b),
         "gat": lambda: pyg.GATConv(a, b),
         "gat-edges": lambda: pyg.GATConv(a, b, edge_dim=EDGE_FEATURES),
+        "nn": lambda: pyg.NNConv(a, b, nn.Linear(EDGE_FEATURES, a * b), aggr="mean"),
         "transformer": lambda: pyg.TransformerConv(a, b, edge_dim=EDGE_FEATURES),
     }[kind]()
     return made
@@ -308,6 +310,18 @@ class Bad(nn.Module):
         return out
 
 
+class Small(pyg.SAGEConv):  # type: ignore[misc]
+    """Fails on a real shard only."""
+
+    def __init__(self) -> None:
+        super().__init__(12, 4, aggr="max")
+
+    def forward(self, x, edge_index):  # type: ignore[no-untyped-def]
+        if isinstance(x, tuple) and len(x[0]) > 6:
+            raise IndexError("that is more than six")
+        return super().forward(x, edge_index)
+
+
 class TwoHops(pyg.MessagePassing):  # type: ignore[misc]
     """A user's own layer that says nothing of what it takes."""
 
@@ -315,6 +329,73 @@ class TwoHops(pyg.MessagePassing):  # type: ignore[misc]
         if isinstance(x, tuple):
             return self.propagate(edge_index, x=x)
         return self.propagate(edge_index, x=self.propagate(edge_index, x=x))
+
+
+def order_of_events(member: Member, case: Case) -> list[str]:
+    """Of one pass after the first: messages posted and finished, and sums of rows that need nobody else's."""
+    happened: list[str] = []
+
+    def noted(of: type, method: str, what: Callable[..., str], *, on_the_way_back: bool = False) -> None:
+        original = getattr(of, method)
+
+        def noting(self: Any, *given: Any, **more: Any) -> Any:
+            happened.append(what(self))
+            found = original(self, *given, **more)
+            if on_the_way_back and found.requires_grad:
+                found.register_hook(lambda _: happened.append(f"{what(self)} back"))
+            return found
+
+        patched.append((of, method, original))
+        setattr(of, method, noting)
+
+    patched: list[tuple[type, str, Any]] = []
+    with Door(member.store) as door:
+        shard, graph = shard_of(case, door.rank, door.world_size)
+        model = distribute(build(case, graph.x.shape[1], graph.num_classes), shard, door, case.plan)
+        x, y = shard.x.float(), shard.y.long()
+        noted(Wire, "post", lambda wire: f"post {wire.channel}")
+        noted(Wire, "finish", lambda wire: f"finish {wire.channel}")
+        noted(Adjacency, "__matmul__", lambda _: "own rows", on_the_way_back=True)
+        noted(pyg.GATConv, "propagate", lambda _: "own rows", on_the_way_back=True)
+        try:
+            for _ in range(2):
+                happened.clear()
+                functional.cross_entropy(model(x, shard.edge_index), y).backward()
+        finally:
+            for of, method, original in patched:
+                setattr(of, method, original)
+    return happened
+
+
+class Poisoned(Net):
+    """After two good epochs, what the first layer tells the second is infinite on one rank."""
+
+    rank, calls = 0, 0
+
+    def forward(self, x: Tensor, edge_index: Tensor | None, **along: Tensor) -> Tensor:
+        self.calls += 1
+        x = self.convs[0](x, edge_index)
+        if self.rank == 1 and self.calls == 3:
+            x = x + torch.inf
+        out: Tensor = self.convs[2](torch.relu(self.convs[1](x, edge_index)), edge_index)
+        return out
+
+
+def poisoned(member: Member, case: Case) -> None:
+    with Door(member.store) as door:
+        shard, graph = shard_of(case, door.rank, door.world_size)
+        net = Poisoned(case, [graph.x.shape[1], 16, 24, graph.num_classes])
+        net.rank = door.rank
+        model = distribute(net, shard, door, case.plan)
+        train(
+            model,
+            shard.x.float(),
+            shard.y.long(),
+            shard.split == 0,
+            shard.num_train,
+            {"edge_index": shard.edge_index},
+            case,
+        )
 
 
 def refused(member: Member, data: str) -> dict[str, str]:
@@ -325,6 +406,7 @@ def refused(member: Member, data: str) -> dict[str, str]:
         "aggr": lambda: Bad(pyg.GCNConv(12, 4, aggr="max")),
         "norm": lambda: nn.ModuleList([pyg.SAGEConv(12, 4), pyg.GraphNorm(4)]),
         "none": lambda: nn.Linear(12, 4),
+        "later": lambda: Bad(Small()),
         "lazy": lambda: Bad(pyg.SAGEConv(-1, 4)),
         "edges": lambda: Bad(pyg.SAGEConv(12, 4), "edges"),
         "weights": lambda: Bad(pyg.GCNConv(12, 4), "weights"),

@@ -56,7 +56,7 @@ class Train:
     data: str = "synthetic"
     """A graph by name (synthetic:..., planetoid:cora, graph.npz), or a folder that `thinwire partition` has written."""
     model: Literal["sage", "gcn", "gat", "gin"] = "sage"
-    """Kind of layers."""
+    """Kind of layers; gcn weighs by edge weights, the others leave weights and features of edges aside."""
     layers: int = 3
     """How many."""
     hidden: int = 128
@@ -207,9 +207,10 @@ class Train:
 
     def _beside(self, job: Job[Any], folder: Path) -> Job[Any]:
         """The run to compare with; kept, if this one is, in a folder of its own."""
+        # All agree first: then the first rank has seen that --out was as it should be, and something may be made in it.
+        resume = agreed((folder / EVENTS).exists()) and job.resume
         folder.mkdir(parents=True, exist_ok=True)
         plan, out = self._plan(str(self.against)), str(folder.resolve()) if self.out is not None else ""
-        resume = job.resume and agreed((folder / EVENTS).exists())
         return replace(job, plan=plan, out=out, resume=resume, forecast={})
 
     def _expect_used(self) -> None:

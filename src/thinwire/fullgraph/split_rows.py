@@ -82,13 +82,14 @@ class SplitRows:
     def __call__(self, x_ND: Tensor, halo: Halo, edges: Edges) -> Tensor:
         if not self._checked:
             self._check(x_ND.shape[1], edges)
-            self._checked = True
         token = halo.post(x_ND) if halo.travels(x_ND) else None
         parts = [self._rows(self._central, x_ND, x_ND, edges)] if self._central.last else []
         x_HD = halo.once(x_ND, lambda: halo.ask(x_ND)) if token is None else halo.wait(token)
         if self._marginal.last > self._marginal.first or not parts:
             parts.append(self._rows(self._marginal, torch.cat((x_ND, x_HD)), x_ND, edges))
+            self._checked = True
             return torch.cat(parts)
+        self._checked = True
         # Nothing here reads the halo, but others may read us: their gradients come through it.
         return parts[0] + 0 * x_HD.sum()
 
@@ -100,10 +101,17 @@ class SplitRows:
             self._conv.add_self_loops = False  # type: ignore[assignment]
         try:
             out: Tensor = self._forward(pair, half.edge_index, **values, **edges.others)
+        except Exception as error:
+            if self._checked:  # it has worked before: no matter of the layer's kind
+                raise
+            raise self._unsupported(error) from error
         finally:
             if self._loops:
                 self._conv.add_self_loops = before  # type: ignore[assignment]
         return out
+
+    def _unsupported(self, error: Exception) -> Unsupported:
+        return Unsupported(f"{self._name} does not work on (x_src, x_dst): {type(error).__name__}: {error}")
 
     def _check(self, width: int, edges: Edges) -> None:
         """A graph of six nodes, whole and in two halves: a layer that looks beyond in-neighbours shows here."""
@@ -124,10 +132,10 @@ class SplitRows:
                 whole = self._forward(x, torch.stack((columns, rows)), **values, **edges.others)
                 halves = [_Half.of(indptr, columns, 6, first, first + 3, loops=self._loops) for first in (0, 3)]
                 split = torch.cat([self._rows(half, x, x, small) for half in halves])
+        except Unsupported:
+            raise
         except Exception as error:
-            raise Unsupported(
-                f"{self._name} does not work on (x_src, x_dst): {type(error).__name__}: {error}"
-            ) from error
+            raise self._unsupported(error) from error
         finally:
             for module, was in zip(self._conv.modules(), training, strict=True):
                 module.training = was
