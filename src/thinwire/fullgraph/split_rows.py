@@ -87,11 +87,12 @@ class SplitRows:
         x_HD = halo.once(x_ND, lambda: halo.ask(x_ND)) if token is None else halo.wait(token)
         if self._marginal.last > self._marginal.first or not parts:
             parts.append(self._rows(self._marginal, torch.cat((x_ND, x_HD)), x_ND, edges))
-            self._checked = True
-            return torch.cat(parts)
+            y_ND = torch.cat(parts)
+        else:
+            # Nothing here reads the halo, but others may read us: their gradients come through it.
+            y_ND = parts[0] + 0 * x_HD.sum()
         self._checked = True
-        # Nothing here reads the halo, but others may read us: their gradients come through it.
-        return parts[0] + 0 * x_HD.sum()
+        return y_ND
 
     def _rows(self, half: _Half, read: Tensor, own: Tensor, edges: Edges) -> Tensor:
         values = {name: half.values(value, self._fill) for name, value in edges.values.items()}
