@@ -53,7 +53,8 @@ def test_a_sum_of_many_ranks_holds_two_parts_at_a_time() -> None:
         door,  # type: ignore[arg-type]
         dtypes=[torch.float32],
         channels=["x"],
-        call="",
+        key="",
+        turn=0,
         seed=0,
         device=None,
         known={},

@@ -17,6 +17,29 @@ COLLECTIVES = ["all_to_all", "all_gather", "all_reduce", "broadcast", "send", "r
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_every_collective(workers: int) -> None:
     results = launch.run(work.every_collective, workers=workers)
+    assert_all_came(results, workers)
+
+
+def test_every_collective_in_two_groups_side_by_side() -> None:
+    results = launch.run(work.every_collective_in_two_groups, workers=4)
+    assert_all_came(results[::2], 2)
+    assert_all_came(results[1::2], 2)
+
+
+def test_a_rank_lost_in_one_group_is_named_by_its_number_in_the_job_and_the_other_goes_on(tmp_path: Path) -> None:
+    with pytest.raises(launch.RankFailed, match="rank 3 of 4"):
+        launch.run(work.die_in_a_group, str(tmp_path), workers=4)
+    said = {int(note.name): note.read_text() for note in tmp_path.iterdir()}
+    assert said[1].startswith("rank 3 gone")
+    assert "alive: [1]" in said[1]
+    assert said[0] == said[2] == "went on"
+
+
+def test_a_door_over_a_group_this_rank_is_not_in_is_refused() -> None:
+    assert "rank 1 is not in the process group" in launch.run(work.door_to_others, workers=2)[1]
+
+
+def assert_all_came(results: list[dict[str, Any]], workers: int) -> None:
     for me, result in enumerate(results):
         assert result["halo"] == [[10 * peer + me] * (3 * peer + me) for peer in range(workers)]
         assert result["ids"] == [list(range(peer + 1)) for peer in range(workers)]

@@ -75,31 +75,70 @@ def listening_addresses(member: Member) -> list[str]:
 
 
 def every_collective(member: Member) -> dict[str, object]:
-    """Each collective once, with sizes that differ by rank; what came, and what the books say."""
-    n, me = member.world_size, member.rank
     with Door(member.store) as door:
-        outgoing = [torch.full((3 * me + peer,), 10 * me + peer, dtype=torch.uint8) for peer in range(n)]
-        sizes = [3 * peer + me for peer in range(n)]
-        handles = door.all_to_all(outgoing, sizes, channel="halo")
-        gathered = door.all_gather(torch.arange(me + 1, dtype=torch.uint8), list(range(1, n + 1)), channel="ids")
-        even = door.all_gather(torch.tensor([me], dtype=torch.int64), [8] * n, channel="even")
-        reduced = door.all_reduce(torch.full((1000,), float(me + 1)), channel="gradients")
-        spread = door.broadcast(torch.full((5,), float(me)), n - 1, channel="weights")
-        sent, received = None, None
-        if n > 1:
-            sent = door.send(torch.full((7,), me, dtype=torch.uint8), (me + 1) % n, channel="ring")
-            received = door.receive(7, (me - 1) % n, channel="ring")
-        result: dict[str, object] = {
-            "halo": [part.tolist() for part in handles.wait()],
-            "ids": [part.tolist() for part in gathered.wait()],
-            "even": [int(part.view(torch.int64)) for part in even.wait()],
-            "gradients": float(reduced.wait()[0]),
-            "weights": float(spread.wait()[0]),
-        }
-        if sent is not None and received is not None:
-            result["ring"] = received.wait().tolist()
-            sent.wait()
-        result["books"] = {channel: book.to_json() for channel, book in door.books.take().items()}
+        return _every_collective(door)
+
+
+def every_collective_in_two_groups(member: Member) -> dict[str, object]:
+    """Even and odd ranks, each group by a door of its own, side by side."""
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    with Door(group=groups[member.rank % 2]) as door:
+        return _every_collective(door)
+
+
+def die_in_a_group(member: Member, folder: str) -> None:
+    """Rank 3 dies; its group is told so, and the other group goes on."""
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    door = Door(group=groups[member.rank % 2])
+    dist.barrier()
+    if member.rank == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        for _ in range(40 if member.rank % 2 == 0 else 4000):
+            door.all_reduce(torch.ones(10), channel="test").wait()
+            time.sleep(0.05)
+    except PeerLost as lost:
+        (Path(folder) / str(member.rank)).write_text(str(lost))
+    else:
+        (Path(folder) / str(member.rank)).write_text("went on")
+
+
+def door_to_others(member: Member) -> str:
+    group = dist.new_group([0])
+    if member.rank == 0:
+        return ""
+    try:
+        Door(group=group)
+    except ValueError as refused:
+        return str(refused)
+    return "opened"
+
+
+def _every_collective(door: Door) -> dict[str, object]:
+    """Each collective once, with sizes that differ by rank; what came, and what the books say."""
+    n, me = door.world_size, door.rank
+    outgoing = [torch.full((3 * me + peer,), 10 * me + peer, dtype=torch.uint8) for peer in range(n)]
+    sizes = [3 * peer + me for peer in range(n)]
+    handles = door.all_to_all(outgoing, sizes, channel="halo")
+    gathered = door.all_gather(torch.arange(me + 1, dtype=torch.uint8), list(range(1, n + 1)), channel="ids")
+    even = door.all_gather(torch.tensor([me], dtype=torch.int64), [8] * n, channel="even")
+    reduced = door.all_reduce(torch.full((1000,), float(me + 1)), channel="gradients")
+    spread = door.broadcast(torch.full((5,), float(me)), n - 1, channel="weights")
+    sent, received = None, None
+    if n > 1:
+        sent = door.send(torch.full((7,), me, dtype=torch.uint8), (me + 1) % n, channel="ring")
+        received = door.receive(7, (me - 1) % n, channel="ring")
+    result: dict[str, object] = {
+        "halo": [part.tolist() for part in handles.wait()],
+        "ids": [part.tolist() for part in gathered.wait()],
+        "even": [int(part.view(torch.int64)) for part in even.wait()],
+        "gradients": float(reduced.wait()[0]),
+        "weights": float(spread.wait()[0]),
+    }
+    if sent is not None and received is not None:
+        result["ring"] = received.wait().tolist()
+        sent.wait()
+    result["books"] = {channel: book.to_json() for channel, book in door.books.take().items()}
     return result
 
 

@@ -10,7 +10,7 @@ from thinwire.links.pulse import Pulse, Waiting
 
 
 def test_a_transfer_is_given_the_time_of_what_it_queues_behind() -> None:
-    pulse = Pulse(dist.HashStore(), rank=0, world_size=1, limit_s=1.0)
+    pulse = Pulse(dist.HashStore(), rank=0, ranks=[0], limit_s=1.0)
     try:
         long_ago = time.monotonic() - 20
         assert pulse.begins(5_000_000) == 0

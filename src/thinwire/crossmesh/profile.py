@@ -100,7 +100,7 @@ def _message_s(door: Door, pair: Sequence[int]) -> float:
         if door.rank in pair:
             first = door.rank == pair[0]
             source, heirs = (None, pair[1:]) if first else (pair[0], [])
-            burst = door.relay(data, source, heirs, channel=CHANNEL, key=f"burst {number}", chunk_bytes=64)
+            burst = door.relay(data, source, heirs, channel=CHANNEL, key="burst", turn=number, chunk_bytes=64)
             burst.wait()
             own = min(own, burst.seconds / BURST)
     return float(door.told(torch.tensor([own], dtype=torch.float64), channel=CHANNEL).min())

@@ -36,14 +36,15 @@ class Roles:
         *,
         dtypes: Sequence[torch.dtype | None],
         channels: Sequence[str],
-        call: str,
+        key: str,
+        turn: int,
         seed: int,
         device: torch.device | None,
         known: MutableMapping[int, Tensor],
         held: MutableMapping[int, Tensor],
     ) -> None:
         self.plan, self.door, self.seed = plan, door, seed
-        self.me, self.channels, self.call = door.rank, channels, call
+        self.me, self.channels, self.key, self.turn = door.rank, channels, key, turn
         self.known, self.held = known, held
         self.sources = {index: local.detach() for index, local in sources.items()}
         self.outs: dict[int, Tensor] = {}
@@ -116,7 +117,8 @@ class Roles:
             source,
             heirs,
             channel=self.channels[tensor],
-            key=self.call,
+            key=self.key,
+            turn=self.turn,
             number=number,
             chunk_bytes=max(1, chunk_bytes),
         )

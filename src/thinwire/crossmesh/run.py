@@ -79,15 +79,15 @@ def start(
     name: str = "",
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
-    call: str = "",
+    turn: int | None = None,
 ) -> Single:
     """A plan of one tensor. `local` is this rank's source tile; a rank without one names the dtype.
 
-    Calls of a plan are told apart by their order, or by `call`, the same on all ranks, where order may differ.
+    Calls of a plan are told apart by their order, or by `turn`, the same on all ranks, where order may differ.
     """
     dtypes = [local.dtype if local is not None else dtype]
     held = {} if local is None else {0: local}
-    return Single(start_all(plan, held, door, name=name, dtypes=dtypes, device=device, call=call))
+    return Single(start_all(plan, held, door, name=name, dtypes=dtypes, device=device, turn=turn))
 
 
 def start_all(
@@ -99,7 +99,7 @@ def start_all(
     name: str = "",
     seed: int = 0,
     device: torch.device | None = None,
-    call: str = "",
+    turn: int | None = None,
     known: MutableMapping[int, Tensor] | None = None,
     held: MutableMapping[int, Tensor] | None = None,
 ) -> Handle:
@@ -110,16 +110,17 @@ def start_all(
     """
     _check(plan, sources, dtypes, door.rank)
     channels = [f"reshard {name or spec.name}" for spec in plan.tensors]
-    if not call:
-        # By what all ranks of the plan know: which one it is, and the how-manieth time.
-        call = str(door.turn(f"{name}/{plan.key}"))
+    # By what all ranks of the plan know: which one it is, and the how-manieth time.
+    key = f"{name}/{plan.key}"
+    turn = door.turn(key) if turn is None else turn
     roles = Roles(
         plan,
         sources,
         door,
         dtypes=dtypes,
         channels=channels,
-        call=f"{name}/{plan.key}/{call}",
+        key=key,
+        turn=turn,
         seed=seed,
         device=device,
         known={} if known is None else known,

@@ -126,11 +126,11 @@ def reshard_async(
     if held.requires_grad and any(spec.source.reduction(axis) in ("max", "min") for axis in spec.source.partial_axes):
         raise ValueError(f"{name} is {spec.source}: a maximum has no gradient here; reduce it before, or detach it")
     # The way back is told apart by the way there: backward passes may come in another order than these calls.
-    call = str(door.turn(f"{name}/{plan.key}"))
+    turn = door.turn(f"{name}/{plan.key}")
     network = cost or Network.even(plan.host_of)
-    way = _Way(spec, tuple(dst_placements), dst_mesh, door, dtype, network, strategy, name, call)
+    way = _Way(spec, tuple(dst_placements), dst_mesh, door, dtype, network, strategy, name, turn)
     local = x._local_tensor if x is not None and door.rank in spec.source.ranks else None
-    return Resharding(start(plan, local, door, name=name, dtype=dtype, device=held.device, call=call), held, way)
+    return Resharding(start(plan, local, door, name=name, dtype=dtype, device=held.device, turn=turn), held, way)
 
 
 def _check(plan: Plan, x: DTensor | None, mesh: DeviceMesh, placements: Sequence[Placement]) -> None:
@@ -166,10 +166,10 @@ class _Way:
         network: Network,
         strategy: str,
         name: str,
-        call: str,
+        turn: int,
     ) -> None:
         self.spec, self.placements, self.mesh, self.door, self.dtype = spec, placements, mesh, door, dtype
-        self._network, self._strategy, self._name, self._call = network, strategy, name, call
+        self._network, self._strategy, self._name, self._turn = network, strategy, name, turn
 
     def arrived(self, local: Tensor) -> DTensor:
         return as_dtensor(local, self.mesh, self.placements, self.spec.destination.shape)
@@ -182,7 +182,7 @@ class _Way:
         made = plan_all((spec,), self._network, self._strategy)
         held = gradient if self.door.rank in spec.source.ranks else None
         name = f"{self._name} gradient"
-        moving = start(made, held, self.door, name=name, dtype=gradient.dtype, device=gradient.device, call=self._call)
+        moving = start(made, held, self.door, name=name, dtype=gradient.dtype, device=gradient.device, turn=self._turn)
         return moving.wait()
 
 

@@ -4,11 +4,9 @@ Asynchronous collectives on torch.distributed, gloo and NCCL alike. Callers bund
 are known from the plan on both sides and are never sent ahead.
 """
 
-import itertools
 import math
 import threading
-import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -22,15 +20,16 @@ from thinwire.links.books import Books
 from thinwire.links.crew import Crew
 from thinwire.links.pulse import Pulse, Waiting
 from thinwire.links.routes import TREE_BYTES, chain_heirs, reduce_heir, ring_heir, tree_heirs
+from thinwire.links.tags import EVERYBODY, SPAN, End, Tags
 from thinwire.links.transfer import LOOK_S, Transfer
 
 T = TypeVar("T")
 
 LIMIT_S = 60.0
-# Tags below this are collectives', those from it on point to point channels'.
-TAGS = 1 << 28
-# Doors are numbered in the order they are opened, which is the same on all ranks.
-_doors = itertools.count()
+# The same resharding may be under way so often at a time.
+TURNS = 64
+# Doors of the same ranks are numbered in the order they are opened, which is the same on all of them.
+_doors: Counter[tuple[int, ...]] = Counter()
 
 
 class Door:
@@ -39,22 +38,42 @@ class Door:
     Ranks open their doors in the same order, and enter each channel's collectives in the same order. Those of several
     channels may be posted in any order, but for `all_reduce`, `all_gather` of equal sizes and broadcasts of up to 4 kB,
     which the backend matches by order alone.
+
+    Over a process group it reaches that group's ranks, and `rank` and `world_size` are the group's. Errors name ranks
+    by their numbers in the whole job.
     """
 
-    def __init__(self, store: dist.Store, *, limit_s: float = LIMIT_S, name: str | None = None) -> None:
+    def __init__(
+        self,
+        store: dist.Store | None = None,
+        *,
+        limit_s: float = LIMIT_S,
+        name: str | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         """A door with a name of its own need not be opened by all ranks: messages pass between those that did."""
-        self.rank = dist.get_rank()
-        self.world_size = dist.get_world_size()
+        self.rank = dist.get_rank(group)
+        if self.rank < 0:
+            raise ValueError(f"rank {dist.get_rank()} is not in the process group; open a door over a group it is in")
+        self.group = group
+        self.world_size = dist.get_world_size(group)
+        self.ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))  # in the whole job
         self.books = Books()
         self.step = 0
-        self._number = next(_doors) if name is None else name
+        whose = "all" if len(self.ranks) == dist.get_world_size() else ",".join(map(str, self.ranks))
+        if name is None:
+            name = f"{whose}-{_doors[self.ranks]}"
+            _doors[self.ranks] += 1
+        self._name = name
         self._crew = Crew()
         self._lock = threading.Lock()
         self._entered: defaultdict[str, int] = defaultdict(int)  # collectives by channel
         self._turns: defaultdict[str, int] = defaultdict(int)  # of relays
-        self._channels: dict[int, str] = {}  # by the tag of their messages
-        own = dist.PrefixStore(f"thinwire-door-{self._number}", store)
-        self.pulse = Pulse(own, rank=self.rank, world_size=self.world_size, limit_s=limit_s)
+        jobs_own = dist.distributed_c10d._get_default_store()
+        # All doors of a group share its tags, whatever store they were given.
+        self._tags = Tags(dist.PrefixStore(f"thinwire-tags-{whose}", jobs_own))
+        own = dist.PrefixStore(f"thinwire-door-{name}", jobs_own if store is None else store)
+        self.pulse = Pulse(own, rank=self.rank, ranks=self.ranks, limit_s=limit_s)
 
     def close(self) -> None:
         """Stop giving signs of life. Threads that have brought a transfer to its end are let go first."""
@@ -83,12 +102,15 @@ class Door:
             )
         received = torch.empty(sum(incoming), dtype=torch.uint8, device=parts[0].device)
         views = list(torch.split(received, incoming))
-        transfer, tag = self._enter("all_to_all", channel, dict(enumerate(sizes)), received.nbytes, lambda: views)
+        transfer, turn = self._enter("all_to_all", channel, dict(enumerate(sizes)), received.nbytes, lambda: views)
         if received.device.type == "cpu":
-            return self._on_thread(transfer, lambda: streams.exchange(parts, views, tag=tag))
+            work = partial(streams.exchange, parts, views, group=self.group)
+            return self._tagged(transfer, channel, turn % SPAN, work)
         sent = _bundle(parts)
         return self._follow(
-            transfer, lambda: dist.all_to_all_single(received, sent, incoming, sizes, async_op=True), keep=sent
+            transfer,
+            lambda: dist.all_to_all_single(received, sent, incoming, sizes, group=self.group, async_op=True),
+            keep=sent,
         )
 
     def all_gather(self, data: Tensor, sizes: Sequence[int], *, channel: str) -> Transfer[list[Tensor]]:
@@ -107,7 +129,9 @@ class Door:
         # A ring: what I send goes to my neighbour, mine and then what I was handed.
         bytes_to = {ring_heir(self.rank, self.world_size): sent.nbytes * (self.world_size - 1)}
         transfer, _ = self._enter("all_gather", channel, bytes_to, sum(sizes), lambda: received)
-        return self._follow(transfer, lambda: dist.all_gather(received, sent, async_op=True), keep=sent)
+        return self._follow(
+            transfer, lambda: dist.all_gather(received, sent, group=self.group, async_op=True), keep=sent
+        )
 
     def told(self, x: Tensor, *, channel: str) -> Tensor:
         """Everybody's x, all of one shape, stacked by rank. Waits: for the few numbers that ranks agree by."""
@@ -120,7 +144,7 @@ class Door:
         # A ring again, scatter then gather: 2 (n - 1) / n of x to the neighbour.
         bytes_to = {reduce_heir(self.rank, n): math.ceil(2 * (n - 1) / n * x.nbytes)}
         transfer, _ = self._enter("all_reduce", channel, bytes_to, 2 * x.nbytes, lambda: x)
-        return self._follow(transfer, lambda: dist.all_reduce(x, async_op=True), keep=x)
+        return self._follow(transfer, lambda: dist.all_reduce(x, group=self.group, async_op=True), keep=x)
 
     def broadcast(self, x: Tensor, source: int, *, channel: str) -> Transfer[Tensor]:
         """The source's x, in x itself."""
@@ -129,32 +153,37 @@ class Door:
         data = _as_bytes(x)
         large = x.nbytes > TREE_BYTES and x.device.type == "cpu"
         heirs = (chain_heirs if large else tree_heirs)(self.rank, source, self.world_size)
-        transfer, tag = self._enter("broadcast", channel, dict.fromkeys(heirs, x.nbytes), x.nbytes, lambda: x)
+        transfer, turn = self._enter("broadcast", channel, dict.fromkeys(heirs, x.nbytes), x.nbytes, lambda: x)
         if large:
-            return self._on_thread(transfer, lambda: streams.chain(data, source, tag=tag))
-        return self._follow(transfer, lambda: dist.broadcast(data, source, async_op=True), keep=data)
+            work = partial(streams.chain, data, source, group=self.group)
+            return self._tagged(transfer, channel, turn % SPAN, work)
+        return self._follow(
+            transfer, lambda: dist.broadcast(data, group_src=source, group=self.group, async_op=True), keep=data
+        )
 
     def send(self, data: Tensor, peer: int, *, channel: str) -> Transfer[None]:
         self._expect_peer("send to", peer)
         sent = _as_bytes(data)
-        tag = self._message_tag(channel)
         number = self.pulse.enters_send(peer)
         ahead = self.pulse.begins(sent.nbytes)
         waiting = Waiting(channel, self.step, sent.nbytes, sends_to=peer, message=number, ahead_bytes=ahead)
         entry = self.books.posted(channel, {peer: sent.nbytes}, "send")
         transfer: Transfer[None] = Transfer(self.books, self.pulse, waiting, lambda: None, entry)
-        return self._message(transfer, lambda: dist.isend(sent, peer, tag=tag), sent)
+        return self._message(
+            transfer, channel, lambda tag: dist.isend(sent, group_dst=peer, group=self.group, tag=tag), sent
+        )
 
     def receive(self, size: int, peer: int, *, channel: str, device: torch.device | None = None) -> Transfer[Tensor]:
         self._expect_peer("receive from", peer)
         received = torch.empty(size, dtype=torch.uint8, device=device)
-        tag = self._message_tag(channel)
         number = self.pulse.enters_receive(peer)
         ahead = self.pulse.begins(size)
         waiting = Waiting(channel, self.step, size, receives_from=peer, message=number, ahead_bytes=ahead)
         entry = self.books.posted(channel, {}, "receive")
         transfer = Transfer(self.books, self.pulse, waiting, lambda: received, entry)
-        return self._message(transfer, lambda: dist.irecv(received, peer, tag=tag), received)
+        return self._message(
+            transfer, channel, lambda tag: dist.irecv(received, group_src=peer, group=self.group, tag=tag), received
+        )
 
     def turn(self, channel: str) -> int:
         """How often this was asked before: for keys of relays, where ranks come to a channel in the same order."""
@@ -170,13 +199,14 @@ class Door:
         *,
         channel: str,
         key: str,
+        turn: int,
         number: int = 0,
         chunk_bytes: int,
     ) -> Transfer[Tensor]:
         """A rank's part in a tree: `data` comes from the source, or is ours if there is none, and goes on to the heirs.
 
-        Handed on chunk by chunk while the rest is still coming. `key` and `number` tell relays apart that may be under
-        way at a time, numbers for certain; the ranks of one relay give the same.
+        Handed on chunk by chunk while the rest is still coming. `key`, `turn` (which time it is) and `number` tell
+        relays apart that may be under way at a time; the ranks of one relay give the same.
         """
         for peer in (*heirs, *(() if source is None else (source,))):
             self._expect_peer("relay with", peer)
@@ -200,26 +230,28 @@ class Door:
             waiting = Waiting(channel, self.step, size, sends_to=heirs[0], message=numbers[heirs[0]], ahead_bytes=ahead)
         entry = self.books.posted(channel, dict.fromkeys(heirs, passed.nbytes), "relay")
         transfer = Transfer(self.books, self.pulse, waiting, lambda: data, entry)
-        tag = (zlib.crc32(f"{self._number}/{key}".encode()) + number) % TAGS
-        work = partial(streams.relay, passed, source, tuple(heirs), chunk_bytes=chunk_bytes, tag=tag)
+        work = partial(streams.relay, passed, source, tuple(heirs), chunk_bytes=chunk_bytes, group=self.group)
         if data.device.type == "cuda":  # NCCL knows no tags: in the order of posting, on the caller's thread
-            transfer.end(_error_of(work))
+            transfer.end(_error_of(partial(work, tag=0)))
             return transfer
-        return self._on_thread(transfer, work)
+        ends = [("to", heir) for heir in heirs]
+        if source is not None:
+            ends.append(("from", source))
+        return self._tagged(transfer, f"{key} in turn {turn % TURNS}", number, work, ends)
 
     def _enter(
         self, kind: str, channel: str, bytes_to: dict[int, int], incoming_bytes: int, finish: Callable[[], T]
     ) -> tuple[Transfer[T], int]:
-        """Count a collective; its transfer, and its tag, which is the same on all ranks and no other's."""
+        """Count a collective; its transfer, and which one of its channel's it is, the same on all ranks."""
         with self._lock:
             self._entered[channel] += 1
-            name = f"{self._number}/{channel}/{self._entered[channel]}"
+            turn = self._entered[channel]
             operation = self.pulse.enters_collective()
         bytes_to = {peer: size for peer, size in bytes_to.items() if peer != self.rank}
         entry = self.books.posted(channel, bytes_to, kind)
         size = sum(bytes_to.values()) + incoming_bytes
         waiting = Waiting(channel, self.step, size, operation=operation, ahead_bytes=self.pulse.begins(size))
-        return Transfer(self.books, self.pulse, waiting, finish, entry), zlib.crc32(name.encode()) % TAGS
+        return Transfer(self.books, self.pulse, waiting, finish, entry), turn
 
     def _follow(self, transfer: Transfer[T], post: Callable[[], Any], *, keep: Tensor) -> Transfer[T]:
         """Post, and mark the transfer's end when the backend says so. `keep` must outlive the transfer."""
@@ -242,10 +274,10 @@ class Door:
         work.get_future().add_done_callback(ended)
         return transfer
 
-    def _message(self, transfer: Transfer[T], post: Callable[[], Any], kept: Tensor) -> Transfer[T]:
+    def _message(self, transfer: Transfer[T], channel: str, post: Callable[[int], Any], kept: Tensor) -> Transfer[T]:
         """Posted here, since order counts; waited for on a thread, since gloo gives no future for messages."""
         try:
-            work = post()
+            work = post(self._tags.of_messages(self._own(channel)))
         except RuntimeError as error:
             transfer.end(error)
             return transfer
@@ -253,16 +285,35 @@ class Door:
             transfer.streamed.append(work)
         return self._on_thread(transfer, lambda: _wait_for(work, kept))
 
+    def _tagged(
+        self,
+        transfer: Transfer[T],
+        name: str,
+        number: int,
+        work: Callable[..., None],
+        ends: Sequence[End] = (EVERYBODY,),
+    ) -> Transfer[T]:
+        """On a thread, with a tag that nothing else under way to or from these ends has."""
+        try:
+            tag = self._tags.take(self._own(name), number, ends)
+        except RuntimeError as error:
+            transfer.end(error)
+            return transfer
+
+        def done() -> None:
+            error = _error_of(partial(work, tag=tag))
+            self._tags.give_back(tag, ends)
+            transfer.end(error)
+
+        self._crew.do(done)
+        return transfer
+
     def _on_thread(self, transfer: Transfer[T], work: Callable[[], None]) -> Transfer[T]:
         self._crew.do(lambda: transfer.end(_error_of(work)))
         return transfer
 
-    def _message_tag(self, channel: str) -> int:
-        tag = TAGS + zlib.crc32(f"{self._number}/{channel}".encode()) % TAGS
-        taken = self._channels.setdefault(tag, channel)
-        if taken != channel:
-            raise ValueError(f"channels {taken!r} and {channel!r} get the same tag; rename one")
-        return tag
+    def _own(self, name: str) -> str:
+        return f"{self._name}/{name}"
 
     def _expect_peer(self, what: str, peer: int) -> None:
         if not 0 <= peer < self.world_size or peer == self.rank:

@@ -8,6 +8,7 @@ thread speaks with the store: it may not answer, and nobody who waits for ranks 
 
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -82,10 +83,12 @@ class Waiting:
 class Pulse:
     """This rank's heartbeat and its ear for the others'."""
 
-    def __init__(self, store: dist.Store, *, rank: int, world_size: int, limit_s: float) -> None:
+    def __init__(self, store: dist.Store, *, rank: int, ranks: Sequence[int], limit_s: float) -> None:
+        """`ranks` are the numbers in the whole job of those that take part; `rank` is this one's place among them."""
         self._store = store
         self.rank = rank
-        self.world_size = world_size
+        self._ranks = ranks
+        self.world_size = world_size = len(ranks)
         self.limit_s = limit_s
         self._lock = threading.Lock()
         self._counts = Counts(0, [0] * world_size, [0] * world_size)
@@ -146,16 +149,16 @@ class Pulse:
             if sign.left:
                 # Two beats: its last words may still be on their way.
                 if peer in behind and now - waiting.since_s > 2 * BEAT_S:
-                    raise self._condemn(f"rank {peer} has left", waiting)
+                    raise self._condemn(f"rank {self._ranks[peer]} has left", waiting)
                 continue
             if not sign.beat and not waiting.concerns(peer):
                 continue  # a message between two others needs it not
             if now - sign.heard_s > self.limit_s:
                 what = "silent" if sign.beat else "not yet at its door"
-                raise self._condemn(f"rank {peer} {what} for {now - sign.heard_s:.0f} s", waiting)
+                raise self._condemn(f"rank {self._ranks[peer]} {what} for {now - sign.heard_s:.0f} s", waiting)
             late_s = now - max(sign.moved_s, waiting.since_s)
             if peer in behind and late_s > self.limit_s + 2 * BEAT_S:
-                raise self._condemn(f"rank {peer} alive but stuck for {late_s:.0f} s", waiting)
+                raise self._condemn(f"rank {self._ranks[peer]} alive but stuck for {late_s:.0f} s", waiting)
         took_s = now - waiting.since_s
         size_bytes = waiting.size_bytes + waiting.ahead_bytes
         if not behind and took_s > self.limit_s + size_bytes / LEAST_BYTES_PER_S:
@@ -168,18 +171,19 @@ class Pulse:
         while self._verdict is None and time.monotonic() < deadline:
             silent = [peer for peer in self._silent() if self._signs[peer].beat and not self._signs[peer].left]
             if silent:
-                return self._condemn(f"rank {silent[0]} gone", waiting)
+                return self._condemn(f"rank {self._ranks[silent[0]]} gone", waiting)
             time.sleep(BEAT_S / 10)
         if self._verdict is not None:
             return self._lost()
         for peer in self._silent():
-            return self._condemn(f"rank {peer} {'has left' if self._signs[peer].left else 'never came'}", waiting)
+            how = "has left" if self._signs[peer].left else "never came"
+            return self._condemn(f"rank {self._ranks[peer]} {how}", waiting)
         where = f"on channel {waiting.channel!r} in step {waiting.step}"
         return PeerLost(f"a connection broke {where}, though all ranks live: {error}")
 
     def _condemn(self, what: str, waiting: Waiting) -> PeerLost:
         silent = self._silent()
-        alive = [peer for peer in range(self.world_size) if peer not in silent]
+        alive = [rank for peer, rank in enumerate(self._ranks) if peer not in silent]
         with self._lock:
             if self._verdict is None:
                 self._verdict = f"{what}, on channel {waiting.channel!r} in step {waiting.step}; alive: {alive}"

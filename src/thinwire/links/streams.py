@@ -11,10 +11,13 @@ from torch import Tensor
 
 from thinwire.links.routes import CHUNK_BYTES, SMALL_BYTES, chain_heirs
 
+# Ranks are those in the group; None is all.
+Group = dist.ProcessGroup | None
 
-def exchange(parts: Sequence[Tensor], views: Sequence[Tensor], *, tag: int) -> None:
+
+def exchange(parts: Sequence[Tensor], views: Sequence[Tensor], *, group: Group, tag: int) -> None:
     """parts[p] to rank p, views[p] from it, round by round; small messages are not waited for before the end."""
-    n, me = dist.get_world_size(), dist.get_rank()
+    n, me = dist.get_world_size(group), dist.get_rank(group)
     views[me].copy_(parts[me])
     small: list[Any] = []
     for distance in range(1, n):
@@ -24,34 +27,36 @@ def exchange(parts: Sequence[Tensor], views: Sequence[Tensor], *, tag: int) -> N
         to, source = (me + distance) % n, (me - distance) % n
         large: list[Any] = []
         if views[source].numel():
-            work = dist.irecv(views[source], source, tag=tag)
+            work = dist.irecv(views[source], group_src=source, group=group, tag=tag)
             (large if views[source].nbytes > SMALL_BYTES else small).append(work)
         if parts[to].numel():
-            work = dist.isend(parts[to], to, tag=tag)
+            work = dist.isend(parts[to], group_dst=to, group=group, tag=tag)
             (large if parts[to].nbytes > SMALL_BYTES else small).append(work)
         _finish(large)
     _finish(small)
 
 
-def chain(data: Tensor, source: int, *, tag: int) -> None:
+def chain(data: Tensor, source: int, *, group: Group, tag: int) -> None:
     """The source's bytes from rank to rank, chunk by chunk: every link carries them once, all links at a time.
 
     gloo's own broadcast is a tree: its source sends everything twice or more, by streams that share its link.
     """
-    n, me = dist.get_world_size(), dist.get_rank()
+    n, me = dist.get_world_size(group), dist.get_rank(group)
     before = None if me == source else (me - 1) % n
-    relay(data, before, chain_heirs(me, source, n), chunk_bytes=CHUNK_BYTES, tag=tag)
+    relay(data, before, chain_heirs(me, source, n), chunk_bytes=CHUNK_BYTES, group=group, tag=tag)
 
 
-def relay(data: Tensor, source: int | None, heirs: Sequence[int], *, chunk_bytes: int, tag: int) -> None:
+def relay(data: Tensor, source: int | None, heirs: Sequence[int], *, chunk_bytes: int, group: Group, tag: int) -> None:
     """Bytes from the source, each chunk handed on to all heirs as soon as it is here; without a source, our own."""
     chunks = data.split(chunk_bytes)
-    incoming = [None if source is None else dist.irecv(chunk, source, tag=tag) for chunk in chunks]
+    incoming = [
+        None if source is None else dist.irecv(chunk, group_src=source, group=group, tag=tag) for chunk in chunks
+    ]
     outgoing: list[Any] = []
     for chunk, arrival in zip(chunks, incoming, strict=True):
         if arrival is not None:
             arrival.wait()
-        outgoing += [dist.isend(chunk, heir, tag=tag) for heir in heirs]
+        outgoing += [dist.isend(chunk, group_dst=heir, group=group, tag=tag) for heir in heirs]
     _finish(outgoing)
 
 

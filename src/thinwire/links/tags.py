@@ -1,0 +1,59 @@
+"""Numbers that tell messages apart which are under way between the same two ranks at a time.
+
+A name has a block of them, the same on all ranks: the first to use it takes the next free block, and writes that to the
+store. Within a block numbers come round again, and one that is still in use between the same two ranks is refused:
+never two at a time.
+"""
+
+import threading
+from collections.abc import Sequence
+
+import torch.distributed as dist
+
+# Of a name, one after the other; and all of them together, which is what gloo's tags hold.
+SPAN = 1 << 12
+BLOCKS = 1 << 18
+# A direction and a rank: messages from different ranks may share a tag.
+End = tuple[str, int]
+EVERYBODY: End = ("all", -1)
+
+
+class Tags:
+    """Of one group's ranks, all its doors together."""
+
+    def __init__(self, store: dist.Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._blocks: dict[str, int] = {}
+        self._under_way: set[tuple[int, End]] = set()
+
+    def of_messages(self, channel: str) -> int:
+        """Point to point messages of a channel arrive in the order in which they were sent: one tag is enough."""
+        return self._block(f"{channel} message") * SPAN
+
+    def take(self, name: str, number: int, ends: Sequence[End] = (EVERYBODY,)) -> int:
+        """The tag of `number` under this name with these other ends, until it is given back."""
+        # A name that has more than a block's numbers at a time, a large plan's routes say, has several blocks.
+        block, place = divmod(number, SPAN)
+        tag = self._block(name if block == 0 else f"{name} {block}") * SPAN + place
+        with self._lock:
+            if any((tag, end) in self._under_way for end in ends):
+                raise RuntimeError(
+                    f"{name!r}: number {number} is still under way from an earlier time; wait for what was begun before"
+                )
+            self._under_way.update((tag, end) for end in ends)
+        return tag
+
+    def give_back(self, tag: int, ends: Sequence[End] = (EVERYBODY,)) -> None:
+        with self._lock:
+            self._under_way.difference_update((tag, end) for end in ends)
+
+    def _block(self, name: str) -> int:
+        with self._lock:
+            if name not in self._blocks:
+                proposed = self._store.add("blocks", 1)
+                found = int(self._store.compare_set(f"block {name}", "", str(proposed)))
+                if found >= BLOCKS:
+                    raise RuntimeError(f"{name!r} would be channel number {found}; use fewer than {BLOCKS} channels")
+                self._blocks[name] = found
+            return self._blocks[name]
