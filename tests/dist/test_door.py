@@ -1,14 +1,17 @@
 """The door: every collective brings what was sent, the books say so, and a lost rank is named, never waited for."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.dist import work
 from thinwire import launch
-from thinwire.launch import ranks
+from thinwire.launch import Seat, meeting, ranks
+from thinwire.launch.meeting import meet
 from thinwire.links.exchange import _bundle
 
 COLLECTIVES = ["all_to_all", "all_gather", "all_reduce", "broadcast", "send", "receive"]
@@ -150,3 +153,49 @@ def test_parts_of_one_buffer_are_sent_from_where_they_are() -> None:
     assert torch.equal(_bundle(apart), torch.cat(apart))
     same = [buffer[:4], buffer[:4]]
     assert torch.equal(_bundle(same), torch.cat(same))
+
+
+def test_loading_has_no_limit_and_all_leave_it_together() -> None:
+    took_s = launch.run(work.load_slowly, 2.0, 7.0, workers=3)
+    assert min(took_s) >= 6
+    assert max(took_s) < 15
+
+
+@pytest.mark.parametrize(("how", "said"), [("killed", "rank 1 silent for"), ("raised", "rank 1 has left")])
+def test_a_rank_that_is_lost_while_it_loads_is_named(how: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(launch.RankFailed):
+        launch.run(work.load_until_lost, how, str(tmp_path), workers=3)
+    notes = {int(note.name): note.read_text().split(maxsplit=1) for note in tmp_path.iterdir()}
+    assert set(notes) == {0, 2}
+    for seconds, words in notes.values():
+        assert float(seconds) < 12
+        assert words.startswith(said)
+        assert "on channel 'loading'" in words
+
+
+def test_a_limit_above_the_process_groups_own_counts() -> None:
+    assert launch.run(work.wait_longer_than_the_backend, 61.0, workers=2) == [0, 1]
+
+
+def test_ranks_that_do_not_come_or_came_for_something_else_are_named() -> None:
+    store = dist.HashStore()
+    seats = [Seat(rank, 3, rank, "", 0) for rank in range(3)]
+    with pytest.raises(launch.StartFailed, match=r"ranks 1, 2 of 3 did not come within 0 s; look at their own output"):
+        meet(store, seats[0], "train", limit_s=0.2)
+    with ThreadPoolExecutor() as threads:
+        works = ["train", "train", "plan"]
+        meetings = [threads.submit(meet, store, seat, word, limit_s=9) for seat, word in zip(seats, works, strict=True)]
+    for meeting in meetings:
+        with pytest.raises(launch.StartFailed, match=r"rank 0 has come for train, rank 2 has come for plan; start all"):
+            meeting.result()
+
+
+def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = dist.HashStore()
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(meet, store, Seat(0, 2, 0, "", 0), "train", limit_s=9)
+        monkeypatch.setattr(meeting, "__version__", "9.9")
+        with pytest.raises(launch.StartFailed, match=r"rank 0 has thinwire .*, rank 1 has thinwire 9\.9; install"):
+            meet(store, Seat(1, 2, 1, "", 0), "train", limit_s=9)
+        with pytest.raises(launch.StartFailed, match="install the same version on all machines"):
+            first.result()

@@ -6,13 +6,14 @@ import signal
 import subprocess
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from thinwire.launch import Member
-from thinwire.links import Door, PeerLost
+from thinwire.links import Door, PeerLost, pulse
 from thinwire.links.sketch import sketch
 
 
@@ -365,3 +366,54 @@ def send_and_time(member: Member, source: int, target: int, size: int) -> float:
                 seconds.append(time.perf_counter() - start)
         dist.barrier()
     return sorted(seconds)[len(seconds) // 2]
+
+
+def load_slowly(member: Member, limit_s: float, slow_s: float) -> float:
+    """Rank 1 opens its door late and loads for long, and goes on at once. How long all were in there."""
+    if member.rank == 1:
+        time.sleep(limit_s + 3)
+    with Door(member.store, limit_s=limit_s) as door:
+        start = time.monotonic()
+        with door.loading():
+            time.sleep(slow_s if member.rank == 1 else 0)
+        took_s = time.monotonic() - start
+        door.all_reduce(torch.ones(3), channel="test").wait()
+    return took_s
+
+
+def load_until_lost(member: Member, how: str, folder: str) -> None:
+    """Rank 1 does not come out of loading; the others note what they are told."""
+    pulse.LOADING_SILENCE_S = 4.0
+    door = Door(member.store, limit_s=2.0)
+    dist.barrier()
+    start = time.monotonic()
+    try:
+        with door.loading():
+            if member.rank == 1:
+                time.sleep(2)
+                if how == "killed":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise ZeroDivisionError
+    except PeerLost as lost:
+        (Path(folder) / str(member.rank)).write_text(f"{time.monotonic() - start} {lost}")
+        raise
+    except ZeroDivisionError:
+        door.close()
+        time.sleep(8)
+
+
+def wait_longer_than_the_backend(member: Member, limit_s: float) -> int:
+    """Rank 1 comes later than the process group's own limit, and sooner than the door's."""
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=3))
+    with Door(group=group, limit_s=limit_s) as door:
+        for collective in ("all_reduce", "all_to_all", "message"):
+            time.sleep(6 * member.rank)
+            data = torch.zeros(100_000, dtype=torch.uint8)
+            if collective == "message" and member.rank == 1:
+                door.send(data, 0, channel="test").wait()
+            elif collective == "message":
+                door.receive(data.nbytes, 1, channel="test").wait()
+            else:
+                once(door, collective, data)
+    return member.rank
+

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from thinwire import graphs
 from thinwire.bench import methods
 from thinwire.bench.case import Case
 from thinwire.bench.fullgraph import set_up
@@ -73,12 +72,8 @@ def prepare(door: Door, case: Case, folder: Path) -> list[Exchange]:
 
     epochs = int(case.settings.get("epochs", 20))
     settings = {**case.settings, "bits_choice": "2,4,8", "assign_every": epochs}  # looks in the last one
-    run = Run(
-        methods.job_of("adaqp", settings, case.seed),
-        graphs.read_shard(folder / "shards", door.rank),
-        door,
-        graphs.read_manifest(folder / "shards"),
-    )
+    shard, manifest = methods.loaded(door, folder)
+    run = Run(methods.job_of("adaqp", settings, case.seed), shard, door, manifest)
     for epoch in range(epochs):
         run.step(epoch)
     return [_gathered(door, run, halo, wire) for halo in run.places.halos for wire in halo.wires() if wire.width]

@@ -2,11 +2,12 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from thinwire.launch.lab import MOST_HOSTS, parse_rate
+from thinwire.links.exchange import LIMIT_S
 
 WORDS = {str: "a string", int: "a whole number", list: "a list of strings", dict: "a table"}
 KINDS: dict[str, type] = {
@@ -35,6 +36,7 @@ class Case:
     ranks_per_host: int = 1
     repeats: int = 5
     seed: int = 0
+    limit_s: float = LIMIT_S
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -48,7 +50,7 @@ def load_case(path: Path) -> Case:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
-    known = {each.name for each in fields(Case)} - {"name"}
+    known = set(KINDS)
     unknown = sorted(set(content) - known)
     if unknown:
         raise ValueError(f"{path}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}")

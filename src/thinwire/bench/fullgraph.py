@@ -43,8 +43,7 @@ def set_up(case: Case, folder: Path) -> None:
 
 
 def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:
-    shard = graphs.read_shard(folder / "shards", door.rank)
-    manifest = graphs.read_manifest(folder / "shards")
+    shard, manifest = methods.loaded(door, folder)
     made = {}
     for method in case.methods:
         job = methods.job_of(method, case.settings, case.seed)

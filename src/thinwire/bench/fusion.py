@@ -41,11 +41,12 @@ def load(network: str) -> tuple[nn.Module, Any, Callable[[nn.Module, Any], torch
     return made
 
 
-def rank(member: Member, network: str, codec: str, seed: int) -> dict[str, Any]:
+def rank(member: Member, network: str, codec: str, seed: int, limit_s: float) -> dict[str, Any]:
     """The plan and what steps by it took, with the last one's timeline."""
-    with Door(member.store) as door:
-        torch.manual_seed(seed)
-        model, batch, loss_fn = load(network)
+    with Door(member.store, limit_s=limit_s) as door:
+        with door.loading():
+            torch.manual_seed(seed)
+            model, batch, loss_fn = load(network)
         codecs = AUTO if codec == "auto" else codec.split(",")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         profile = gradients.profile(model, batch, loss_fn, door, codecs=codecs, optimizer=optimizer)

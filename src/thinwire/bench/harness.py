@@ -163,7 +163,7 @@ def summarise(case: Case, steps: list[dict[str, Any]]) -> list[MethodRow]:
 
 def _rank(member: Member, case: Case, folder: str) -> None:
     workload = WORKLOADS[case.workload]
-    with Door(member.store) as door:
+    with Door(member.store, limit_s=case.limit_s) as door:
         prepared = workload.prepare(door, case, Path(folder))
         # Repeat -1 warms up connections and code, and is not kept. Whole runs need none.
         for repeat in range(0 if case.workload in WHOLE else -1, case.repeats):

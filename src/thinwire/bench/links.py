@@ -8,8 +8,8 @@ from thinwire.links import Door
 from thinwire.links.probe import probe
 
 
-def profile(member: Member, check_draws: int, seed: int) -> dict[str, Any]:
+def profile(member: Member, check_draws: int, seed: int, limit_s: float) -> dict[str, Any]:
     """The cost model as JSON and, if asked for, rows of predicted beside measured."""
-    with Door(member.store) as door:
+    with Door(member.store, limit_s=limit_s) as door:
         model, rows = probe(door, draws=check_draws, seed=seed)
     return {**model.to_json(), "check": [{**asdict(row), "error": row.error} for row in rows]}

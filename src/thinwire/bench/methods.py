@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
-from thinwire import fullgraph, minibatch
+from thinwire import fullgraph, graphs, minibatch
 from thinwire.graphs import Manifest, Shard
 from thinwire.links import Door
 from thinwire.training.job import Job
@@ -84,6 +85,12 @@ def _sampling(name: str, chosen: dict[str, Any]) -> minibatch.Plan:
     if name == REPLICATED:
         chosen |= {"cache": float(1 << 20), "cache_policy": "vip"}  # more than there is
     return minibatch.Plan(**chosen)
+
+
+def loaded(door: Door, folder: Path) -> tuple[Shard, Manifest]:
+    """A rank's part of what the case trains on."""
+    with door.loading():
+        return graphs.read_shard(folder / "shards", door.rank), graphs.read_manifest(folder / "shards")
 
 
 def run_of(job: Job[Any], shard: Shard, door: Door, manifest: Manifest) -> Any:

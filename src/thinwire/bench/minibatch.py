@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from thinwire import graphs
 from thinwire.bench import methods
 from thinwire.bench.case import Case
 from thinwire.bench.fullgraph import set_up
@@ -32,8 +31,7 @@ def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:
 
 
 def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:
-    shard = graphs.read_shard(folder / "shards", door.rank)
-    manifest = graphs.read_manifest(folder / "shards")
+    shard, manifest = methods.loaded(door, folder)
     made = {}
     for method in case.methods:
         run = methods.run_of(methods.job_of(method, case.settings, case.seed), shard, door, manifest)

@@ -25,7 +25,7 @@ def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:
 
 
 def prepare(door: Door, case: Case, folder: Path) -> tuple[graphs.Shard, graphs.Manifest]:
-    return graphs.read_shard(folder / "shards", door.rank), graphs.read_manifest(folder / "shards")
+    return methods.loaded(door, folder)
 
 
 def units(method: str, settings: Mapping[str, Any]) -> int:

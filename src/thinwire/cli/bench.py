@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -14,7 +14,8 @@ from thinwire import artifacts
 from thinwire.bench import batches, harness
 from thinwire.bench import codec as codec_bench
 from thinwire.bench.case import load_case
-from thinwire.cli import forecasts, progress, tables
+from thinwire.cli import forecasts, limit, progress, tables
+from thinwire.cli.limit import Limit
 from thinwire.forecast import check
 from thinwire.launch import lab
 from thinwire.training import machine
@@ -54,6 +55,7 @@ class Bench:
     """codec, batches: timings of each; the median counts."""
     seed: int = 0
     """codec: seed of the tensor and of the rounding; batches: of the graph."""
+    limit: Limit = limit.USUAL
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result to this file too."""
     save: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -66,6 +68,7 @@ class Bench:
             return
         if not self.case:
             raise ValueError("which case? For example `thinwire bench codec`, or a file of benchmarks/cases")
+        limit.check(self.limit)
         for path in self._files():
             artifacts.check_writable(path)
         if self.case not in (CODEC, BATCHES):
@@ -121,7 +124,7 @@ class Bench:
         return result.to_json(), self.seed, 1
 
     def _case(self, console: Console) -> tuple[dict[str, Any], int, int]:
-        case = load_case(Path(self.case))
+        case = replace(load_case(Path(self.case)), limit_s=self.limit)
         with progress.bar(case.name) as on_progress:
             measure = check.run if case.workload == check.WORKLOAD else harness.run
             result = measure(case, on_progress=on_progress)

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from thinwire import artifacts, graphs, launch, minibatch
 from thinwire.bench import methods
-from thinwire.cli import forecasts
+from thinwire.cli import forecasts, limit
+from thinwire.cli.limit import Limit
 from thinwire.cli.spelling import nearest
 from thinwire.forecast import METHODS, even
 from thinwire.forecast.here import foretell
@@ -59,6 +60,7 @@ class Plan:
     """How wide."""
     seed: int = 0
     """Seed of the partition, weights and rounding."""
+    limit: Limit = limit.USUAL
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result to this file."""
 
@@ -72,6 +74,7 @@ class Plan:
             if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"--{name} is {getattr(self, name)}; give 1 or more, or leave it out")
         lab.parse_rate(self.rate)
+        limit.check(self.limit)
         if self.profile is not None and (self.hosts or self.rate != Plan.rate):
             raise ValueError(
                 "--profile says how many ranks there are and how fast their links; leave --hosts and --rate out"
@@ -113,6 +116,7 @@ class Plan:
                 cores=self._cores(),
                 methods=self._methods(),
                 seed=self.seed,
+                limit_s=self.limit,
             )
         if console.quiet:  # one rank of many: the first one tells
             return

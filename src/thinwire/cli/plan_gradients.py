@@ -10,7 +10,8 @@ from rich.markup import escape
 
 from thinwire import artifacts, launch
 from thinwire.bench import fusion
-from thinwire.cli import tables
+from thinwire.cli import limit, tables
+from thinwire.cli.limit import Limit
 from thinwire.gradients import Plan
 from thinwire.gradients.algorithms import algorithm
 from thinwire.gradients.hook import MeasuredGroup
@@ -44,6 +45,7 @@ class PlanGradients:
     """Seed of weights and data."""
     trace: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the predicted and a measured step, for ui.perfetto.dev."""
+    limit: Limit = limit.USUAL
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result to this file."""
 
@@ -54,6 +56,7 @@ class PlanGradients:
         if self.workers < 1:
             raise ValueError(f"--workers is {self.workers}; give 1 or more")
         lab.parse_rate(self.rate)
+        limit.check(self.limit)
         if self.hosts and launch.seat_from_torchrun() is not None:
             raise ValueError("--hosts starts ranks of its own; give it without torchrun")
         if self.hosts < 0:
@@ -68,9 +71,11 @@ class PlanGradients:
         with Console(stderr=True, quiet=console.quiet).status(f"{self.network} on {where}: profile, plan, a few steps"):
             if self.hosts:
                 with Lab(self.hosts, rate=self.rate) as hosts:
-                    found = hosts.run(fusion.rank, self.network, self.codec, self.seed)[0]
+                    found = hosts.run(fusion.rank, self.network, self.codec, self.seed, self.limit)[0]
             else:
-                found = launch.run(fusion.rank, self.network, self.codec, self.seed, workers=self.workers)[0]
+                found = launch.run(fusion.rank, self.network, self.codec, self.seed, self.limit, workers=self.workers)[
+                    0
+                ]
         if console.quiet:  # one rank of many: the first one tells
             return
         plan: Plan = found["plan"]

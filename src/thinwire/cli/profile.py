@@ -10,7 +10,8 @@ from rich.console import Console
 from thinwire import artifacts, launch
 from thinwire.bench import codec as codec_bench
 from thinwire.bench import links as links_bench
-from thinwire.cli import tables
+from thinwire.cli import limit, tables
+from thinwire.cli.limit import Limit
 from thinwire.launch import Lab, lab
 
 CHECK_DRAWS = 20
@@ -40,6 +41,7 @@ class Profile:
     """Where to write the profile."""
     seed: int = 0
     """Seed of the payloads to check."""
+    limit: Limit = limit.USUAL
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result to this file too."""
 
@@ -49,6 +51,7 @@ class Profile:
         if self.workers < 1:
             raise ValueError(f"--workers is {self.workers}; give 1 or more")
         lab.parse_rate(self.rate)
+        limit.check(self.limit)
         if self.hosts < 0:
             raise ValueError(f"--hosts is {self.hosts}; give 1 or more, or leave it out for ranks on this machine")
         if self.hosts and (problem := lab.missing()):
@@ -59,10 +62,10 @@ class Profile:
         if self.hosts:
             waiting = Console(stderr=True).status(f"{self.hosts} emulated hosts at {self.rate}: about half a minute")
             with waiting, Lab(self.hosts, rate=self.rate) as hosts:
-                found = hosts.run(links_bench.profile, draws, self.seed)[0]
+                found = hosts.run(links_bench.profile, draws, self.seed, self.limit)[0]
         else:
             with Console(stderr=True, quiet=console.quiet).status(f"{self.workers} ranks on this machine"):
-                found = launch.run(links_bench.profile, draws, self.seed, workers=self.workers)[0]
+                found = launch.run(links_bench.profile, draws, self.seed, self.limit, workers=self.workers)[0]
         if console.quiet:  # one rank of many: the first one tells
             return
         with Console(stderr=True).status("codecs on this machine"):

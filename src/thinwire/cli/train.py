@@ -10,8 +10,9 @@ import tyro
 from rich.console import Console
 
 from thinwire import artifacts, fullgraph, graphs, launch, minibatch
-from thinwire.cli import forecasts, tables
+from thinwire.cli import forecasts, limit, tables
 from thinwire.cli.agree import agreed
+from thinwire.cli.limit import Limit
 from thinwire.cli.watch import watched
 from thinwire.forecast import METHODS, Forecast, even
 from thinwire.forecast.here import foretell
@@ -132,6 +133,7 @@ class Train:
     """Go on from the last checkpoint in --out."""
     resume_epoch: Annotated[str, tyro.conf.arg(metavar="E[:STEP]")] = ""
     """With --resume: from the checkpoint after this epoch instead, or after so many steps of the next."""
+    limit: Limit = limit.USUAL
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result to this file."""
 
@@ -145,6 +147,7 @@ class Train:
             raise ValueError(f"--checkpoint-steps is {self.checkpoint_steps}; give 0 (epochs' ends only) or more")
         if self.resume_epoch:
             Point.parse(self.resume_epoch)
+        limit.check(self.limit)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"--dropout is {self.dropout}; give 0 or more, below 1")
         if not self.lr > 0:
@@ -325,6 +328,7 @@ class Train:
             cores=machine.shared_cores(),
             methods=[method for method in METHODS if method != "salient"],
             seed=self.seed,
+            limit_s=self.limit,
         )
 
     def _job(self, shards: str) -> Job[Any]:
@@ -347,6 +351,7 @@ class Train:
             checkpoint_steps=self.checkpoint_steps,
             resume=self.resume,
             resume_epoch=self.resume_epoch,
+            limit_s=self.limit,
             launch=self._launch(),
         )
 

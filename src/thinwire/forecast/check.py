@@ -82,7 +82,14 @@ def _forecasts(case: Case, rates: Sequence[str]) -> dict[str, Forecast]:
         profile = Path(folder) / "profile.json"
         # The rate drops out of the choice of bits where all links are alike.
         artifacts.write_json(profile, even(ranks, parse_rate(rates[0])).to_json())
-        arguments = (case.methods, _without_rates(case.settings), case.seed, str(Path(folder) / "shards"), str(profile))
+        arguments = (
+            case.methods,
+            _without_rates(case.settings),
+            case.seed,
+            str(Path(folder) / "shards"),
+            str(profile),
+            case.limit_s,
+        )
         found, _ = launch.run(rehearse, *arguments, workers=ranks)[0]
     cores = machine.cores()  # emulated hosts share this machine's
     return {rate: forecast(found, even(ranks, parse_rate(rate)), cores=cores, chart=False) for rate in rates}

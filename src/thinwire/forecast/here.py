@@ -9,6 +9,7 @@ from thinwire import artifacts, launch
 from thinwire.forecast.forecast import Forecast, forecast
 from thinwire.forecast.rehearse import METHODS, rehearse
 from thinwire.links.cost import CostModel
+from thinwire.links.exchange import LIMIT_S
 
 
 def foretell(
@@ -20,6 +21,7 @@ def foretell(
     cores: int | None = None,
     methods: Sequence[str] = METHODS,
     seed: int = 0,
+    limit_s: float = LIMIT_S,
 ) -> Forecast:
     """On the wires of `cost`; none given: on those between these ranks, as they are measured.
 
@@ -29,6 +31,6 @@ def foretell(
         profile = Path(folder) / "profile.json"
         if cost is not None:
             artifacts.write_json(profile, cost.to_json())
-        arguments = (methods, settings, seed, shards, str(profile) if cost is not None else "")
+        arguments = (methods, settings, seed, shards, str(profile) if cost is not None else "", limit_s)
         found, between = launch.run(rehearse, *arguments, workers=ranks)[0]
     return forecast(found, cost or between, cores=cores)

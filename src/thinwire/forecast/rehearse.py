@@ -18,6 +18,7 @@ from thinwire.launch import Member
 from thinwire.links import Door
 from thinwire.links.cost import CostModel
 from thinwire.links.diary import Diary, Moment
+from thinwire.links.exchange import LIMIT_S
 from thinwire.links.sketch import sketch
 from thinwire.links.telling import tell
 from thinwire.training.job import Job
@@ -44,14 +45,21 @@ class Rehearsal:
 
 
 def rehearse(
-    member: Member, names: Sequence[str], settings: dict[str, Any], seed: int, shards: str, profile: str
+    member: Member,
+    names: Sequence[str],
+    settings: dict[str, Any],
+    seed: int,
+    shards: str,
+    profile: str,
+    limit_s: float = LIMIT_S,
 ) -> tuple[list[Rehearsal], CostModel]:
     """The same on every rank; and the wires between these ranks. `profile` is of the wires that there will be."""
     jobs = {
         name: replace(methods.job_of(name, settings, seed), shards=shards, profile=profile, epochs=MANY)
         for name in names
     }
-    with Door(member.store) as door, own_shard(member, next(iter(jobs.values()))) as (shard, manifest):
+    first = next(iter(jobs.values()))
+    with Door(member.store, limit_s=limit_s) as door, own_shard(member, first, door) as (shard, manifest):
         found = []
         for name, job in jobs.items():
             reset_peak()

@@ -24,7 +24,7 @@ from thinwire.training.own_shard import own_shard
 
 def train(member: Member, job: Job[Plan]) -> dict[str, Any]:
     """From the shard to the result."""
-    with Door(member.store) as door, own_shard(member, job) as (shard, manifest):
+    with Door(member.store, limit_s=job.limit_s) as door, own_shard(member, job, door) as (shard, manifest):
         return Run(job, shard, door, manifest).train()
 
 

@@ -4,6 +4,7 @@ Written beside its place and renamed into it. The manifest carries its own check
 truncated or swapped file is an error that names it.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -36,7 +37,12 @@ class Manifest:
     settings: Mapping[str, Any]  # how it was partitioned, and from what
     report: Mapping[str, Any]  # how good the partition is
     parts: tuple[Mapping[str, Any], ...]
-    checksum: str
+    checksum: str  # of the manifest itself, which also says how long partitioning took
+
+    @property
+    def content(self) -> str:
+        """A checksum of the parts: the same for folders that hold the same."""
+        return hashlib.sha256("".join(part["sha256"] for part in self.parts).encode()).hexdigest()
 
 
 def is_shard_folder(path: Path) -> bool:
@@ -140,7 +146,8 @@ def read_shard(folder: Path, part: int, *, verify: bool = True, features: bool =
             content: dict[str, Any] = {name: file.get_tensor(name) for name in there}
         if not features:
             content["x"] = torch.empty(len(content["original_ids"]), 0)
-        shard = Shard(**{name: _as_tuple(entry[name]) for name in NUMBERS}, **content)
+        numbers = {name: _as_tuple(entry[name]) for name in NUMBERS}
+        shard = Shard(**numbers, **content, folder_content=manifest.content)
         _check_sizes(shard, entry)
         return shard
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:

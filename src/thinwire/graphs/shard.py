@@ -8,6 +8,7 @@ for each owned node and columns for owned nodes, then halo nodes.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +44,7 @@ class Shard:
     split: Tensor  # uint8 [N]
     edge_weight: Tensor | None = None  # float32 [edges]
     edge_attr: Tensor | None = None  # float32 [edges, F]
+    folder_content: str = ""  # the checksum of all parts of its folder; none where it was made in memory
 
     @property
     def num_owned(self) -> int:
@@ -65,7 +67,7 @@ class Shard:
 
 
 TENSORS = tuple(field.name for field in fields(Shard) if "Tensor" in str(field.type))
-NUMBERS = tuple(field.name for field in fields(Shard) if field.name not in TENSORS)
+NUMBERS = tuple(field.name for field in fields(Shard) if field.type is int or field.type == tuple[int, ...])
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,9 @@ def split(graph: Graph, part: Array, num_parts: int) -> Iterator[Shard]:
         sends = [halos[q][cuts[q][p] : cuts[q][p + 1]] - low for q in range(num_parts)]
         seen = numbers.original[np.concatenate((np.arange(low, high), halos[p]))]
         own = numbers.original[low:high]
-        rows = {name: torch.from_numpy(np.ascontiguousarray(values[seen])) for name, values in degrees.items()}
+        rows: dict[str, Any] = {
+            name: torch.from_numpy(np.ascontiguousarray(values[seen])) for name, values in degrees.items()
+        }
         yield Shard(
             part=p,
             num_parts=num_parts,
@@ -120,7 +124,7 @@ def split(graph: Graph, part: Array, num_parts: int) -> Iterator[Shard]:
             x=torch.from_numpy(np.asarray(graph.x[own])),
             y=torch.from_numpy(np.asarray(graph.y[own])),
             split=torch.from_numpy(np.asarray(graph.split[own]).astype(np.uint8)),
-            **edges.csr(p, halos[p]),
+            **dict[str, Any](edges.csr(p, halos[p])),
         )
 
 

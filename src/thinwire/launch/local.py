@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from thinwire.launch.meeting import name_of
 from thinwire.launch.membership import joined
 from thinwire.launch.ranks import run_ranks
 from thinwire.launch.seat import Seat, seat_from_torchrun
@@ -34,5 +35,5 @@ def run(work: Callable[..., Any], *arguments: Any, workers: int) -> list[Any]:
 def _join_torchrun(seat: Seat, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     # torchrun's agent serves the store, unless it says that it does not.
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True"
-    with joined(seat, hosts_store=not agent_serves and seat.rank == 0) as member:
+    with joined(seat, name_of(work), hosts_store=not agent_serves and seat.rank == 0) as member:
         return work(member, *arguments)

@@ -11,19 +11,23 @@ from itertools import count
 import torch
 import torch.distributed as dist
 
+from thinwire.launch.meeting import meet
 from thinwire.launch.seat import Member, Seat
 
 # Runs of this process, one after the other.
 _runs = count()
-# How long ranks wait for each other to appear.
-JOIN_LIMIT_S = 60.0
+# How long ranks wait for each other to appear: a machine may import from a slow disk.
+JOIN_LIMIT_S = 600.0
 # gloo's own limit on an operation. The door has a shorter one of its own; this only ends what nobody waits for.
 OPERATION_LIMIT_S = 600.0
 
 
 @contextmanager
-def joined(seat: Seat, *, hosts_store: bool = False) -> Iterator[Member]:
-    """A member of the run while inside. `hosts_store` where no launcher does, as torchrun's agent may not."""
+def joined(seat: Seat, work: str, *, hosts_store: bool = False) -> Iterator[Member]:
+    """A member of the run while inside, with all ranks that came for the same work.
+
+    `hosts_store` where no launcher does, as torchrun's agent may not.
+    """
     if seat.threads is not None:
         torch.set_num_threads(seat.threads)
     if seat.interface is not None:
@@ -43,6 +47,7 @@ def joined(seat: Seat, *, hosts_store: bool = False) -> Iterator[Member]:
     # A job that torchrun has started again finds the same store; what the last attempt wrote there is not meant for us.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     own = dist.PrefixStore(f"thinwire/{attempt}/{next(_runs)}", store)
+    meet(own, seat, work, limit_s=JOIN_LIMIT_S)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if cuda else "gloo",
         store=dist.PrefixStore("group", own),

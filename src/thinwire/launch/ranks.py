@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 import torch.multiprocessing as torch_mp
 
+from thinwire.launch.meeting import name_of
 from thinwire.launch.membership import joined
 from thinwire.launch.namespaces import enter_namespace
 from thinwire.launch.seat import Seat
@@ -128,7 +129,7 @@ def _rank_main(
     if seat.cores is not None:
         os.sched_setaffinity(0, seat.cores)
     try:
-        with joined(seat) as member:
+        with joined(seat, name_of(work)) as member:
             result = work(member, *arguments)
     except Exception as error:
         with suppress(OSError):

@@ -8,6 +8,8 @@ import math
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,6 +28,8 @@ from thinwire.links.transfer import LOOK_S, Transfer
 T = TypeVar("T")
 
 LIMIT_S = 60.0
+# The backend's own limit, in limits of the door's.
+BACKEND_LIMITS = 10
 # The same resharding may be under way so often at a time.
 TURNS = 64
 # Doors of the same ranks are numbered in the order they are opened, which is the same on all of them.
@@ -69,11 +73,17 @@ class Door:
         self._lock = threading.Lock()
         self._entered: defaultdict[str, int] = defaultdict(int)  # collectives by channel
         self._turns: defaultdict[str, int] = defaultdict(int)  # of relays
+        if limit_s > LIMIT_S:  # ours counts, so the backend's must be longer
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=BACKEND_LIMITS * limit_s), group)
         jobs_own = dist.distributed_c10d._get_default_store()
         # All doors of a group share its tags, whatever store they were given.
         self._tags = Tags(dist.PrefixStore(f"thinwire-tags-{whose}", jobs_own))
         own = dist.PrefixStore(f"thinwire-door-{name}", jobs_own if store is None else store)
         self.pulse = Pulse(own, rank=self.rank, ranks=self.ranks, limit_s=limit_s)
+
+    def loading(self) -> AbstractContextManager[None]:
+        """While this rank reads or makes its part of the data: no limit. All ranks enter, and all leave together."""
+        return self.pulse.loading(self.step)
 
     def close(self) -> None:
         """Stop giving signs of life. Threads that have brought a transfer to its end are let go first."""
@@ -334,7 +344,10 @@ def _error_of(work: Callable[[], None]) -> BaseException | None:
 
 def _wait_for(work: Any, kept: Tensor) -> None:
     """`kept` must live as long as the work."""
-    work.wait()
+    if kept.device.type == "cuda":  # with a limit NCCL would hold up the thread instead of the stream
+        work.wait()
+    else:
+        work.wait(streams.UNLIMITED)
 
 
 def _as_bytes(data: Tensor) -> Tensor:

@@ -1,15 +1,16 @@
 """Who is alive, and how far: each rank writes a sign of life to the store every second and reads the others'.
 
 A rank is lost when its connection broke and its signs stop; when its signs stop for as long as the limit; or when it
-stays behind for that long, alive, at an operation that others wait in. Whoever finds out first writes it to the store,
-so that all ranks, also those that share no connection with the lost one, stop with the same words. Only the pulse's own
-thread speaks with the store: it may not answer, and nobody who waits for ranks should wait for it.
+stays behind for that long, alive, at an operation that others wait in. One that is loading may take its time, and be
+silent for longer, since loading may hold up the thread that gives its signs. Whoever finds out first writes it to the
+store, so that all ranks, also those that share no connection with the lost one, stop with the same words. Only the
+pulse's own thread speaks with the store: it may not answer, and nobody who waits for ranks should wait for it.
 """
 
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import torch.distributed as dist
@@ -19,7 +20,10 @@ BEAT_S = 1.0
 SILENCE_S = 3.0
 # A transfer that everybody has entered may be slow, but not slower than this beyond the limit.
 LEAST_BYTES_PER_S = 100_000
+# Silence of a rank that is loading, or has not come to its door yet; as long as the store itself answers.
+LOADING_SILENCE_S = 600.0
 VERDICT = "lost"
+HERE, LOADING, LEFT = "here", "loading", "left"
 
 
 class PeerLost(RuntimeError):
@@ -49,9 +53,13 @@ class Sign:
 
     counts: Counts
     beat: int = 0  # 0: it has not come yet
-    left: bool = False
+    state: str = HERE
     heard_s: float = 0.0
-    moved_s: float = 0.0  # when it last entered anything
+    moved_s: float = 0.0  # when it last entered anything, or had loaded
+
+    @property
+    def left(self) -> bool:
+        return self.state == LEFT
 
 
 @dataclass(frozen=True)
@@ -98,12 +106,14 @@ class Pulse:
         self._verdict: str | None = None
         self._agreed = threading.Event()  # the verdict is what the store has
         self._beats = 0
+        self._is_loading = False
+        self._answered_s = now  # the store
         self._wake = threading.Event()
         self._stop = False
         self._under_way_bytes = 0
         # A key that does not exist would block who reads it: everybody makes everybody's.
         for peer in range(world_size):
-            store.compare_set(_key(peer), "", f"0 {nothing.text()}")
+            store.compare_set(_key(peer), "", f"0 {HERE} {nothing.text()}")
         self._thread = threading.Thread(target=self._run, name="thinwire-pulse", daemon=True)
         self._thread.start()
 
@@ -112,6 +122,23 @@ class Pulse:
         self._stop = True
         self._wake.set()
         self._thread.join(2 * BEAT_S)
+
+    @contextmanager
+    def loading(self, step: int) -> Iterator[None]:
+        """While inside, nobody takes this rank for stuck; all leave together, and nothing is posted before that."""
+        self._is_loading = True
+        self._wake.set()
+        try:
+            yield
+        finally:
+            self._is_loading = False
+        waiting = Waiting("loading", step, 0, operation=self.enters_collective())
+        self._wake.set()
+        while self._is_anybody_behind(waiting):
+            self.check(waiting)
+            if time.monotonic() - waiting.since_s < BEAT_S:  # where all load equally long, none waits for a beat
+                self._wake.set()
+            time.sleep(BEAT_S / 20)
 
     def enters_collective(self) -> int:
         with self._lock:
@@ -153,9 +180,11 @@ class Pulse:
                 continue
             if not sign.beat and not waiting.concerns(peer):
                 continue  # a message between two others needs it not
-            if now - sign.heard_s > self.limit_s:
+            if now - sign.heard_s > self._patience_s(sign, now):
                 what = "silent" if sign.beat else "not yet at its door"
                 raise self._condemn(f"rank {self._ranks[peer]} {what} for {now - sign.heard_s:.0f} s", waiting)
+            if sign.state == LOADING:
+                continue
             late_s = now - max(sign.moved_s, waiting.since_s)
             if peer in behind and late_s > self.limit_s + 2 * BEAT_S:
                 raise self._condemn(f"rank {self._ranks[peer]} alive but stuck for {late_s:.0f} s", waiting)
@@ -165,18 +194,29 @@ class Pulse:
             what = f"all ranks are there, and {waiting.size_bytes} bytes have not arrived after {took_s:.0f} s"
             raise self._condemn(f"{what} (do both ends expect the same sizes?)", waiting)
 
+    def _is_anybody_behind(self, waiting: Waiting) -> bool:
+        others = (sign.counts for peer, sign in enumerate(self._signs) if peer != self.rank)
+        return any(waiting.is_behind(0, counts, self.rank) for counts in others)
+
+    def _patience_s(self, sign: Sign, now: float) -> float:
+        """With its silence."""
+        store_answers = now - self._answered_s < self.limit_s
+        busy = sign.state == LOADING or not sign.beat
+        return max(self.limit_s, LOADING_SILENCE_S) if busy and store_answers else self.limit_s
+
     def broken(self, waiting: Waiting, error: str) -> PeerLost:
         """A connection broke: find out whose, within a few beats."""
         deadline = time.monotonic() + SILENCE_S + 3 * BEAT_S
         while self._verdict is None and time.monotonic() < deadline:
-            silent = [peer for peer in self._silent() if self._signs[peer].beat and not self._signs[peer].left]
+            silent = [peer for peer in self._silent() if self._signs[peer].beat and self._signs[peer].state == HERE]
             if silent:
                 return self._condemn(f"rank {self._ranks[silent[0]]} gone", waiting)
             time.sleep(BEAT_S / 10)
         if self._verdict is not None:
             return self._lost()
         for peer in self._silent():
-            how = "has left" if self._signs[peer].left else "never came"
+            sign = self._signs[peer]
+            how = "has left" if sign.left else "gone while it was loading" if sign.beat else "never came"
             return self._condemn(f"rank {self._ranks[peer]} {how}", waiting)
         where = f"on channel {waiting.channel!r} in step {waiting.step}"
         return PeerLost(f"a connection broke {where}, though all ranks live: {error}")
@@ -210,7 +250,7 @@ class Pulse:
             self._wake.wait(BEAT_S)
             self._wake.clear()
         with suppress(RuntimeError):
-            self._store.set(_key(self.rank), f"left {self._own_counts()}")
+            self._store.set(_key(self.rank), f"{self._beats} {LEFT} {self._own_counts()}")
 
     def _own_counts(self) -> str:
         with self._lock:
@@ -218,17 +258,16 @@ class Pulse:
 
     def _beat(self) -> None:
         self._beats += 1
-        self._store.set(_key(self.rank), f"{self._beats} {self._own_counts()}")
+        state = LOADING if self._is_loading else HERE
+        self._store.set(_key(self.rank), f"{self._beats} {state} {self._own_counts()}")
         texts = self._store.multi_get([_key(peer) for peer in range(self.world_size)])
-        now = time.monotonic()
+        self._answered_s = now = time.monotonic()
         for sign, text in zip(self._signs, texts, strict=True):
-            beat, counts = text.decode().split(" ", 1)
-            if beat == "left":
-                sign.left = True
-            elif int(beat) != sign.beat:
+            beat, state, counts = text.decode().split(" ", 2)
+            if not sign.beat or (state, counts) != (sign.state, sign.counts.text()):
+                sign.state, sign.counts, sign.moved_s = state, Counts.parse(counts), now
+            if int(beat) != sign.beat:
                 sign.beat, sign.heard_s = int(beat), now
-            if counts != sign.counts.text():
-                sign.counts, sign.moved_s = Counts.parse(counts), now
         if not self._agreed.is_set():
             self._agree()
 

@@ -4,6 +4,7 @@ For CPU tensors on gloo, whose collectives know no links. NCCL chooses its own w
 """
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from thinwire.links.routes import CHUNK_BYTES, SMALL_BYTES, chain_heirs
 
+# A message's; who waits for it looks at the door's own limit. (gloo's would end every connection of the group.)
+UNLIMITED = timedelta(days=7)
 # Ranks are those in the group; None is all.
 Group = dist.ProcessGroup | None
 
@@ -55,11 +58,11 @@ def relay(data: Tensor, source: int | None, heirs: Sequence[int], *, chunk_bytes
     outgoing: list[Any] = []
     for chunk, arrival in zip(chunks, incoming, strict=True):
         if arrival is not None:
-            arrival.wait()
+            arrival.wait(UNLIMITED)
         outgoing += [dist.isend(chunk, group_dst=heir, group=group, tag=tag) for heir in heirs]
     _finish(outgoing)
 
 
 def _finish(works: list[Any]) -> None:
     while works:
-        works.pop(0).wait()
+        works.pop(0).wait(UNLIMITED)

@@ -18,6 +18,7 @@ from thinwire.minibatch.policies import Question
 from thinwire.minibatch.rows import RowFormat
 from thinwire.minibatch.schedule import schedule_of
 from thinwire.minibatch.topology import Array, Topology
+from thinwire.training.agreement import expect_same_start
 
 # Batches that are sampled before they are asked for, beside those in the pipeline.
 AHEAD = 4
@@ -50,6 +51,7 @@ class Loader:
                 f"topology has {topology.starts[door.rank]} to {topology.starts[door.rank + 1]} there; give "
                 "graphs.read_shard(folder, rank) of the same folder"
             )
+        expect_same_start(door, shard, plan)
         members = topology.members(TRAIN) if seeds is None else seeds
         self.plan = plan
         self.topology = topology

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from thinwire.links.exchange import LIMIT_S
+
 
 class AnyPlan(Protocol):
     """What a technique's plan has at least."""
@@ -50,6 +52,7 @@ class Job(Generic[P]):
     checkpoint_steps: int = 1000  # of an epoch of batches, between checkpoints within it; 0 none
     resume: bool = False
     resume_epoch: str = ""  # the point to go on from, as `Point.parse` reads it; the last one where empty
+    limit_s: float = LIMIT_S  # a rank that keeps others waiting for longer is lost
     launch: dict[str, Any] = field(default_factory=dict)  # how ranks were started, for plan.json
     forecast: dict[str, Any] = field(default_factory=dict)  # why this method was chosen, for plan.json
 
@@ -72,7 +75,7 @@ class Job(Generic[P]):
     def identity(self) -> dict[str, Any]:
         """What must be the same for a run to go on: all but where it is kept, how long it lasts and how it is seen."""
         free = ("data", "shards", "epochs", "evaluate_every", "profile", "events", "out", "checkpoint_every", "resume")
-        told = ("checkpoint_steps", "resume_epoch", "launch", "forecast")
+        told = ("checkpoint_steps", "resume_epoch", "limit_s", "launch", "forecast")
         kept = {name: value for name, value in asdict(self).items() if name not in (*free, *told)}
         kept["optimizer"] = self.optimizer_name
         if self.decay != "none":  # its pace is a matter of how long the run lasts

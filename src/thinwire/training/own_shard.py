@@ -11,6 +11,8 @@ from typing import Any
 from thinwire import graphs
 from thinwire.graphs import Manifest, Shard
 from thinwire.launch import Member
+from thinwire.links import Door
+from thinwire.training.agreement import expect_same_job
 from thinwire.training.job import Job
 
 # Partitioning a large graph takes its time, and the launcher ends us if the rank that does it dies.
@@ -18,17 +20,24 @@ PATIENCE = timedelta(hours=6)
 
 
 @contextmanager
-def own_shard(member: Member, job: Job[Any]) -> Iterator[tuple[Shard, Manifest]]:
-    """The shard, and what is known of all of them."""
+def own_shard(member: Member, job: Job[Any], door: Door) -> Iterator[tuple[Shard, Manifest]]:
+    """The shard, and what is known of all of them, once all ranks have loaded theirs and agree on what to do."""
     with ExitStack() as stack:
-        folder = Path(job.shards) if job.shards else _made_here(member, job, stack)
-        manifest = graphs.read_manifest(folder)
-        if manifest.num_parts != member.world_size:
-            raise graphs.GraphError(
-                f"{folder} has {manifest.num_parts} parts, this run {member.world_size} ranks; start as many, or "
-                "partition again"
-            )
-        yield graphs.read_shard(folder, member.rank).to(member.device), manifest
+        with door.loading():
+            shard, manifest = _loaded(member, job, stack)
+        expect_same_job(door, shard, job)
+        yield shard, manifest
+
+
+def _loaded(member: Member, job: Job[Any], stack: ExitStack) -> tuple[Shard, Manifest]:
+    folder = Path(job.shards) if job.shards else _made_here(member, job, stack)
+    manifest = graphs.read_manifest(folder)
+    if manifest.num_parts != member.world_size:
+        raise graphs.GraphError(
+            f"{folder} has {manifest.num_parts} parts, this run {member.world_size} ranks; start as many, or "
+            "partition again"
+        )
+    return graphs.read_shard(folder, member.rank).to(member.device), manifest
 
 
 def _made_here(member: Member, job: Job[Any], stack: ExitStack) -> Path:

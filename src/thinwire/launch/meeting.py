@@ -1,0 +1,50 @@
+"""Ranks appear at the store before they connect: whoever is missing, or came for something else, is said by name."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from thinwire import __version__
+from thinwire.launch.seat import Seat
+
+
+class StartFailed(ValueError):
+    """Ranks did not all come, or not for the same. The message says which."""
+
+
+def name_of(work: Callable[..., object]) -> str:
+    """The same on every rank that was given the same work, whatever its script is called."""
+    return getattr(work, "__qualname__", type(work).__qualname__)
+
+
+def meet(store: dist.Store, seat: Seat, work: str, *, limit_s: float) -> None:
+    """Wait for all ranks, and raise StartFailed unless they run the same thinwire and came for the same work."""
+    store.set(_key(seat.rank), json.dumps({"thinwire": __version__, "work": work}))
+    keys = [_key(rank) for rank in range(seat.world_size)]
+    try:
+        store.wait(keys, timedelta(seconds=limit_s))
+    except dist.DistStoreError:
+        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        raise StartFailed(
+            f"{_ranks(missing)} of {seat.world_size} did not come within {limit_s:.0f} s; look at their own output, "
+            "and start as many processes as the job has ranks"
+        ) from None
+    told = [json.loads(each) for each in store.multi_get(keys)]
+    for name, remedy in {
+        "thinwire": "install the same version on all machines",
+        "work": "start all ranks with the same command",
+    }.items():
+        for rank, each in enumerate(told):
+            if each[name] != told[0][name]:
+                what = "thinwire" if name == "thinwire" else "come for"
+                raise StartFailed(f"rank 0 has {what} {told[0][name]}, rank {rank} has {what} {each[name]}; {remedy}")
+
+
+def _key(rank: int) -> str:
+    return f"here/{rank}"
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

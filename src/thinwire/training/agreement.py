@@ -1,0 +1,40 @@
+"""Before the first epoch: have all ranks the same thinwire, the same shards and the same plan?"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from thinwire import __version__, artifacts
+from thinwire.graphs import Shard
+from thinwire.links import Door
+from thinwire.links.agreement import Fact, expect_same
+from thinwire.training.job import Job
+
+SAME_OPTIONS = "start all ranks with the same options"
+# Of a job: where this machine keeps things, and what follows from the rest.
+OWN = ("plan", "data", "shards", "profile", "events", "out", "launch", "forecast")
+
+
+class HasJson(Protocol):
+    def to_json(self) -> dict[str, Any]: ...
+
+
+def expect_same_start(door: Door, shard: Shard, plan: HasJson) -> None:
+    """Raise, the same on every rank, where they differ. All ranks call it."""
+    expect_same(
+        door,
+        {
+            "thinwire": Fact(__version__, "install the same version on all machines"),
+            "shards": Fact(shard.folder_content, "partition once, and copy that folder to all machines"),
+            "plan": Fact(plan.to_json(), SAME_OPTIONS),
+        },
+    )
+
+
+def expect_same_job(door: Door, shard: Shard, job: Job[Any]) -> None:
+    """The same of a run of `thinwire train`, with its options."""
+    expect_same_start(door, shard, job.plan)
+    options = {name: value for name, value in asdict(job).items() if name not in OWN}
+    options |= {name: bool(getattr(job, name)) for name in ("events", "out")}
+    options["profile"] = artifacts.digest(Path(job.profile)) if job.profile else ""
+    expect_same(door, {"option": Fact(options, SAME_OPTIONS)})
