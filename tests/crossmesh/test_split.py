@@ -76,6 +76,65 @@ def test_parts_add_up_over_microbatches_in_any_order() -> None:
     assert stage.peak == 3
 
 
+@pytest.mark.parametrize("when", ["before", "between", "after"])
+def test_hooks_of_weights_run_once_in_each_backward(when: str) -> None:
+    """Registered before the stage was made, before its first forward, or between forward and backward."""
+    seen: list[tuple[str, Tensor]] = []
+
+    def hook(module: nn.Sequential) -> None:
+        def scaled(gradient: Tensor) -> Tensor:
+            seen.append(("weight", gradient.clone()))
+            return gradient * 3
+
+        def clipped(weight: Tensor) -> None:
+            assert weight.grad is not None
+            seen.append(("bias", weight.grad.clone()))
+            weight.grad.clamp_(max=0.1)
+
+        module[0].weight.register_hook(scaled)
+        module[2].bias.register_post_accumulate_grad_hook(clipped)
+        module[3].register_full_backward_hook(lambda *_: seen.append(("module", torch.zeros(()))))
+
+    x, gradient = torch.randn(4, 8), torch.randn(4, 8)
+    found = []
+    for splits in (False, True):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 8))
+        if when == "before":
+            hook(module)
+        stage = Stage(module, ["h"], None, splits=splits)
+        if when == "between":
+            hook(module)
+        for number in range(2):
+            stage.forward(number, {"x": x.clone().requires_grad_()}, {}, None, 1.0)
+        if when == "after":
+            hook(module)
+        seen.clear()
+        made = []
+        for number in range(2):
+            made.append(stage.backward_input(number, {"h": gradient})["x"])
+            assert splits is False or module[3].weight.grad is None, "the last layer's weight has no hook"
+        for number in range(2):
+            stage.backward_weight(number)
+        # A module's own are for those that are there in its forward.
+        names = ["module", "bias", "weight"] if when != "after" else ["bias", "weight"]
+        assert sorted(name for name, _ in seen) == sorted(2 * names)
+        found.append([*made, *(each.grad for each in module.parameters()), *(each for _, each in seen)])
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_a_hook_that_was_removed_is_none() -> None:
+    module = nn.Linear(4, 4)
+    module.weight.register_hook(lambda gradient: gradient).remove()
+    stage = Stage(module, ["h"], None, splits=True)
+    stage.forward(0, {"x": torch.ones(2, 4, requires_grad=True)}, {}, None, 1.0)
+    stage.backward_input(0, {"h": torch.ones(2, 4)})
+    assert module.weight.grad is None
+    stage.backward_weight(0)
+    assert module.weight.grad is not None
+
+
 def test_an_input_that_nothing_depends_on_gets_zeros() -> None:
     module = nn.Bilinear(4, 4, 4)
     stage = Stage(Ignores(module), ["h"], None, splits=True)

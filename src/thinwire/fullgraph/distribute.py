@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
@@ -72,11 +71,7 @@ def distribute(
     places = Places(model, shard, door, plan or Plan(), cost)
     if not places.layers:
         raise Unsupported(f"{type(model).__name__} has no PyG message passing layer: nothing to distribute")
-    with torch.no_grad():
-        for tensor in [*model.parameters(), *model.buffers()]:
-            if tensor.numel():
-                door.broadcast(tensor.data, 0, channel="weights").wait()
-    GradientSum(model.parameters(), door, places.after_gradients)  # lives in the weights' hooks
+    places.take_in(model)
     model.register_forward_pre_hook(places.before_pass)
     model.register_forward_hook(places.after_pass, always_call=True)
     model.places = places  # type: ignore[assignment]
@@ -139,12 +134,16 @@ class Places:
         self._began_s = 0.0
         self._is_open = False  # a training pass whose gradients are to come
         self._device = shard.x.device
+        self._shard = shard
         self.door = door
         self.layers: list[Layer] = []
         self.within_pass = False
         self._dropouts: list[NodeDropout] = []
+        self._known: dict[nn.Module | nn.Parameter, None] = {}  # whose weights are the same on all ranks
+        self._gradients: GradientSum | None = None
         sums = Sums(shard)
         forwards: list[tuple[nn.Module, Callable[..., Tensor]]] = []
+        dropouts: list[nn.Dropout] = []
         for name, module in model.named_modules():
             if isinstance(module, MessagePassing):
                 self.layers.append(Layer(module, name, self, sums))
@@ -152,8 +151,7 @@ class Places:
             elif isinstance(module, _BatchNorm):
                 forwards.append((module, WholeBatchNorm(module, door, name)))
             elif isinstance(module, nn.Dropout):
-                self._dropouts.append(NodeDropout(module, shard, self.clock, len(self._dropouts)))
-                forwards.append((module, self._dropouts[-1]))
+                dropouts.append(module)
             elif isinstance(module, WHOLE_GRAPH) or (isinstance(module, pyg.LayerNorm) and module.mode == "graph"):
                 raise Unsupported(
                     f"{name}: {type(module).__name__} looks at all nodes at once and is not distributed; use BatchNorm "
@@ -163,12 +161,45 @@ class Places:
                 module.allow_single_element = False  # a rank with one row would leave the others waiting for its sums
         for module, forward in forwards:  # only now that nothing was refused
             module.forward = forward
+        for dropout in dropouts:
+            self._add_dropout(dropout)
 
     @property
     def halos(self) -> list[Halo]:
         return [halo for layer in self.layers for halo in layer.halos]
 
+    def take_in(self, model: nn.Module) -> None:
+        """Weights are rank 0's, and their gradients are summed; those that were added or unfrozen since, too."""
+        for name, module in model.named_modules():
+            if module in self._known or not self._known:
+                continue
+            if isinstance(module, (MessagePassing, _BatchNorm, *WHOLE_GRAPH)):
+                raise Unsupported(
+                    f"{name}: {type(module).__name__} was added after the model was distributed, so it would see this "
+                    "rank's nodes only; add it before"
+                )
+            if isinstance(module, nn.Dropout):
+                self._add_dropout(module)
+        if self._gradients is None:
+            self._gradients = GradientSum((), self.door, self.after_gradients)
+        tensors: list[Tensor] = []
+        for module in model.modules():
+            new = module not in self._known
+            self._known[module] = None
+            tensors += [each for each in module.parameters(recurse=False) if each not in self._known]
+            tensors += module.buffers(recurse=False) if new else ()
+            self._known.update(dict.fromkeys(module.parameters(recurse=False)))
+        for tensor in tensors:
+            if tensor.numel():
+                self.door.broadcast(tensor.data, 0, channel="weights").wait()
+        self._gradients.follow(model.parameters())
+
+    def _add_dropout(self, module: nn.Dropout) -> None:
+        self._dropouts.append(NodeDropout(module, self._shard, self.clock, len(self._dropouts)))
+        module.forward = self._dropouts[-1]  # type: ignore[assignment]
+
     def before_pass(self, model: nn.Module, _: object) -> None:
+        self.take_in(model)
         for layer in self.layers:
             layer.calls = 0
         for dropout in self._dropouts:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch_geometric.nn import GCNConv, GINConv, GraphConv, SAGEConv
+from torch_geometric.nn import GCNConv, GINConv, GraphConv, Linear, SAGEConv
 
 from thinwire.fullgraph.aggregate import Adjacency
 from thinwire.fullgraph.edges import Edges
@@ -122,11 +122,11 @@ def sage(conv: SAGEConv, sums: Sums) -> Rule | None:
     if conv.aggr not in ("mean", "sum", "add") or conv.project:
         return None
     total = sums.mean() if conv.aggr == "mean" else sums.weighted(None)
-    left, right = conv.lin_l, getattr(conv, "lin_r", None)
 
     def rule(x: Tensor, halo: Halo, _: Edges) -> Tensor:
+        right = getattr(conv, "lin_r", None)
         root = partial(right, x) if conv.root_weight and right is not None else None
-        out = _narrow(left, x, halo, total, root)
+        out = _narrow(conv.lin_l, x, halo, total, root)
         return functional.normalize(out, p=2.0, dim=-1) if conv.normalize else out
 
     return rule
@@ -142,7 +142,7 @@ def gcn(conv: GCNConv, sums: Sums) -> Rule | None:
             total = sums.normalised(edges.weight, halo, loops=conv.add_self_loops, improved=conv.improved)
         else:
             total = sums.weighted(edges.weight)
-        out = _narrow(conv.lin, x, halo, total)
+        out = _narrow(conv.lin, x, halo, total, map_first=True)
         return out if conv.bias is None else out + conv.bias
 
     return rule
@@ -174,6 +174,9 @@ def graph(conv: GraphConv, sums: Sums) -> Rule | None:
     return rule
 
 
+# Whose forward is x W + b and nothing else.
+PLAIN = (nn.Linear, Linear)
+
 # None where a layer's options make its aggregation something else than a fixed matrix.
 LAYERS: dict[type, Callable[[Any, Sums], Rule | None]] = {
     SAGEConv: sage,
@@ -184,9 +187,22 @@ LAYERS: dict[type, Callable[[Any, Sums], Rule | None]] = {
 
 
 def _narrow(
-    linear: nn.Module, x: Tensor, halo: Halo, total: SplitSum, root: Callable[[], Tensor] | None = None
+    linear: nn.Module,
+    x: Tensor,
+    halo: Halo,
+    total: SplitSum,
+    root: Callable[[], Tensor] | None = None,
+    *,
+    map_first: bool = False,
 ) -> Tensor:
-    """A (x W) = (A x) W: what travels is the narrower of the two. Features are fetched once anyway. Plus the root's."""
+    """A (x W) = (A x) W: what travels is the narrower of the two. Features are fetched once anyway. Plus the root's.
+
+    What is more than a linear map (an adapter around it, a hook on it) is called as it is, where the layer calls it.
+    """
+    if type(linear) not in PLAIN or linear._forward_pre_hooks or linear._forward_hooks:
+        out, more = total(linear(x) if map_first else x, halo, root)
+        out = out if map_first else linear(out)
+        return out if more is None else out + more
     weight: Tensor = linear.weight  # type: ignore[assignment]
     bias: Tensor | None = linear.bias  # type: ignore[assignment]
     if not halo.is_features(x) and weight.shape[0] < weight.shape[1]:

@@ -1,11 +1,13 @@
 """Gradients of shared weights: summed over ranks in every backward pass, by one fused all-reduce or by a few."""
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 from torch.autograd.variable import Variable
+from torch.utils.hooks import RemovableHandle
 
 from thinwire.links import Door, Transfer
 
@@ -26,18 +28,49 @@ class GradientSum:
         *,
         groups: int = 1,
     ) -> None:
-        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self._groups = _cut(self._parameters[::-1], groups)
+        self._parameters: list[torch.nn.Parameter] = []
+        self._groups: list[list[torch.nn.Parameter]] = []
+        self._num_groups = groups
+        self._hooks: dict[torch.nn.Parameter, list[RemovableHandle]] = {}
         self._door = door
         self._after = after
         self._before: dict[torch.nn.Parameter, Tensor | None] | None = None  # what was there when this pass began
         self._missing: set[torch.nn.Parameter] = set()
         self._under_way: list[Transfer[Tensor]] = []
-        if door.world_size > 1:
-            for parameter in self._parameters:
-                parameter.register_hook(self._begin)
-                if groups > 1:
-                    parameter.register_post_accumulate_grad_hook(self._have)
+        self.follow(parameters)
+
+    def follow(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """From now on sum these; between two backward passes, the same ones on every rank. Frozen ones are left out."""
+        now = [parameter for parameter in parameters if parameter.requires_grad]
+        same = len(now) == len(self._parameters) and all(map(operator.is_, now, self._parameters))
+        if same or self._before is not None:
+            return
+        if self._parameters:
+            self._expect_alike(now)
+        self._parameters, self._groups = now, _cut(now[::-1], self._num_groups)
+        if self._door.world_size == 1:
+            return
+        kept = dict.fromkeys(now)
+        for parameter in [each for each in self._hooks if each not in kept]:
+            for hook in self._hooks.pop(parameter):
+                hook.remove()
+        for parameter in now:
+            if parameter not in self._hooks:
+                self._hooks[parameter] = [parameter.register_hook(self._begin)]
+                if self._num_groups > 1:
+                    self._hooks[parameter].append(parameter.register_post_accumulate_grad_hook(self._have))
+
+    def _expect_alike(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """A sum over ranks that want different ones would be of no one's."""
+        sizes = [len(parameters), sum(each.numel() for each in parameters)]
+        told = self._door.told(
+            torch.tensor(sizes, device=parameters[0].device if parameters else None), channel="weights"
+        )
+        if bool((told != told[0]).any()):
+            counts = ", ".join(
+                f"rank {rank} {count} of {size} values" for rank, (count, size) in enumerate(told.tolist())
+            )
+            raise ValueError(f"ranks want gradients of different weights: {counts}; freeze and unfreeze alike on all")
 
     def _begin(self, gradient: Tensor) -> None:
         if self._before is None:

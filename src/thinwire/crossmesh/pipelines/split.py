@@ -3,7 +3,8 @@
 Inside `deferring`, linear layers note in their backward what their weights' gradients are made of, instead of making
 them; `finish` makes them. So both parts together do what one backward does, no more. (torch's own way, two walks over
 the graph, costs 1.2 to 1.3 times as much.) Other weights, norms' and embeddings', get theirs in the first part: they
-are a hundredth of the work. Hooks that wait for a weight's gradient, like DDP's, are not called by the second.
+are a hundredth of the work. So do a linear layer's whose weights have hooks: only autograd's own pass calls them. (Those
+on a weight's AccumulateGrad node, as DDP's are, can't be seen from here, and are not called by the second part.)
 """
 
 import threading
@@ -58,13 +59,23 @@ def deferring(rest: Rest) -> Iterator[None]:
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002 (torch's own name)
     rest: Rest | None = getattr(_here, "rest", None)
-    fits = type(weight) is nn.Parameter and (bias is None or type(bias) is nn.Parameter) and not weight.is_complex()
+    fits = _is_plain(weight) and (bias is None or _is_plain(bias)) and not weight.is_complex()
     if rest is None or not fits or not torch.is_grad_enabled() or torch.is_autocast_enabled(input.device.type):
         return _plain(input, weight, bias)
     # Flat from the start: where that takes a copy, both parts use the same one. Outside of the function, whose output
     # must be no view: what follows may work in place.
     out: Tensor = _Linear.apply(input.reshape(-1, input.shape[-1]), weight, bias, rest)  # type: ignore[no-untyped-call]
     return out.view(*input.shape[:-1], len(weight)) if input.dim() != 2 else out
+
+
+def _is_plain(weight: Tensor) -> bool:
+    """A parameter whose gradient nobody waits for."""
+    return type(weight) is nn.Parameter and not _is_hooked(weight)
+
+
+def _is_hooked(weight: Tensor) -> bool:
+    """Those of `register_hook`, and of `register_post_accumulate_grad_hook`."""
+    return bool(weight._backward_hooks or weight._post_accumulate_grad_hooks)  # type: ignore[attr-defined]
 
 
 class _Linear(torch.autograd.Function):
@@ -79,5 +90,10 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g_NC: Tensor) -> tuple[Tensor | None, None, None, None]:
         (x_ND,) = ctx.saved_tensors
-        ctx.rest.layers.append((x_ND, g_NC, ctx.weight, ctx.bias))
-        return g_NC @ ctx.weight if ctx.needs_input_grad[0] else None, None, None, None
+        weight, bias = ctx.weight, ctx.bias
+        g_ND = g_NC @ weight if ctx.needs_input_grad[0] else None
+        if _is_hooked(weight) or (bias is not None and _is_hooked(bias)):  # since the forward
+            wanted = ctx.needs_input_grad
+            return g_ND, g_NC.t() @ x_ND if wanted[1] else None, g_NC.sum(dim=0) if wanted[2] else None, None
+        ctx.rest.layers.append((x_ND, g_NC, weight, bias))
+        return g_ND, None, None, None
