@@ -91,8 +91,8 @@ def test_hooks_of_weights_run_once_in_each_backward(when: str) -> None:
             seen.append(("bias", weight.grad.clone()))
             weight.grad.clamp_(max=0.1)
 
-        module[0].weight.register_hook(scaled)
-        module[2].bias.register_post_accumulate_grad_hook(clipped)
+        module.get_parameter("0.weight").register_hook(scaled)
+        module.get_parameter("2.bias").register_post_accumulate_grad_hook(clipped)
         module[3].register_full_backward_hook(lambda *_: seen.append(("module", torch.zeros(()))))
 
     x, gradient = torch.randn(4, 8), torch.randn(4, 8)

@@ -13,6 +13,7 @@ from thinwire.fullgraph import Plan
 
 DATA = "synthetic:nodes=400,degree=8,classes=5,features=12,noise=2"
 DIRECTED = DATA + ",directed"
+SMALL = "synthetic:nodes=100,degree=6,classes=5,features=12,noise=2,directed"
 
 CASES = [
     Case(DATA, "sage"),
@@ -60,6 +61,17 @@ def test_shards_train_like_the_whole_graph(workers: int) -> None:
             if case.kind in ("sage", "gat"):
                 # Layer 0 once, the other two every epoch, one message a peer.
                 assert found.messages == (workers - 1) * (1 + 2 * case.epochs)
+
+
+def test_layers_that_read_neighbours_in_turn_read_the_same_sequences() -> None:
+    cases = [Case(SMALL, "sage-lstm", "sorted", epochs=3), Case(SMALL, "gine-gru", "sorted,features", epochs=3)]
+    for workers in (1, 3):
+        for found in launch.run(work.on_shards, cases, workers=workers):
+            for case, result in zip(cases, found, strict=True):
+                losses, weights, logits = work.in_one(case)
+                torch.testing.assert_close(result.losses, losses, rtol=1e-5, atol=1e-6)
+                assert apart(result.logits, logits[result.nodes]) < 1e-5, case
+                assert max(apart(result.weights[name], weight) for name, weight in weights.items()) < 1e-4, case
 
 
 def test_dropout_follows_the_nodes_wherever_they_live() -> None:

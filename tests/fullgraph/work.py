@@ -35,8 +35,8 @@ class Case:
 
     data: str
     kind: str
-    # "weight", "features": what goes along with edges; "loops": loops and duplicates among them; "dropout"; "apart":
-    # the first rank has all training nodes
+    # "weight", "features": what goes along with edges; "sorted": in one process by target; "loops": loops and duplicates among them;
+    # "dropout"; "apart": the first rank has all training nodes
     more: str = ""
     epochs: int = 20
     plan: Plan = EXACT
@@ -47,7 +47,7 @@ class Case:
     def lr_or_own(self) -> float:
         # Sums over neighbours, unlike means, make large steps of small ones; attention's kinks, of roundings that
         # differ from processor to processor, large ones.
-        own = {"gin": 0.001, "gine": 0.001, "graph": 1e-5, "gcn-bare": 1e-3, "gat": 0.02}
+        own = {"gin": 0.001, "gine": 0.001, "graph": 1e-5, "gcn-bare": 1e-3, "gat": 0.02, "gine-gru": 0.02}
         return self.lr or own.get(self.kind, 0.1)
 
 
@@ -94,6 +94,8 @@ def layer(kind: str, a: int, b: int) -> nn.Module:
     mlp = nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Linear(b, b))
     made: nn.Module = {
         "sage": lambda: pyg.SAGEConv(a, b),
+        "sage-lstm": lambda: pyg.SAGEConv(a, b, aggr="lstm"),
+        "gine-gru": lambda: pyg.GINEConv(mlp, edge_dim=EDGE_FEATURES, aggr=pyg.aggr.GRUAggregation(a, a)),
         "sage-max": lambda: pyg.SAGEConv(a, b, aggr="max"),
         "gcn": lambda: pyg.GCNConv(a, b),
         "gcn-improved": lambda: pyg.GCNConv(a, b, improved=True),
@@ -137,6 +139,9 @@ def in_one(case: Case) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     graph = load(case)
     model = build(case, graph.x.shape[1], graph.num_classes)
     edges = {"edge_index": torch.from_numpy(graph.edge_index).long()} | along(case, graph.edge_weight, graph.edge_attr)
+    if "sorted" in case.more:  # by target, then by source: layers that read neighbours in turn need it
+        order = torch.from_numpy(np.lexsort(graph.edge_index))
+        edges = {name: value[..., order] if name == "edge_index" else value[order] for name, value in edges.items()}
     x, y = torch.from_numpy(graph.x).float(), torch.from_numpy(graph.y).long()
     used = torch.from_numpy(graph.split == 0)
     losses = train(model, x, y, used, int(used.sum()), edges, case)

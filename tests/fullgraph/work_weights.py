@@ -64,7 +64,7 @@ def changing(model: Net, x: Tensor, y: Tensor, used: Tensor, count: int, edges: 
             with torch.no_grad():
                 for weight in model.parameters():
                     if weight.grad is not None:
-                        weight -= 0.1 * weight.grad
+                        weight.sub_(0.1 * weight.grad)
     return dict(model.state_dict())
 
 
@@ -94,14 +94,14 @@ def refused(member: Member, data: str) -> dict[str, str]:
     said: dict[str, str] = {}
     with Door(member.store) as door:
         shard, graph = shard_of(case, door.rank, door.world_size)
-        model = distribute(Net(case, [graph.x.shape[1], 16, 24, graph.num_classes]), shard, door)
+        model: Any = distribute(Net(case, [graph.x.shape[1], 16, 24, graph.num_classes]), shard, door)
         x = shard.x.float()
         model.convs[2].requires_grad_(False)
         model.convs[door.rank].requires_grad_(False)
         with told(said, "unlike"):
             model(x, shard.edge_index)
         model.requires_grad_(True)
-        model.convs.append(pyg.GATConv(graph.num_classes, 4))  # type: ignore[operator, union-attr]
+        model.convs.append(pyg.GATConv(graph.num_classes, 4))
         with told(said, "late"):
             model(x, shard.edge_index)
     return said

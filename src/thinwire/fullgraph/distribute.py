@@ -14,15 +14,17 @@ from torch_geometric import nn as pyg
 from torch_geometric.nn import MessagePassing
 
 from thinwire.fullgraph.assign import Assigner, obey
+from thinwire.fullgraph.check import check as expect_same_in_parts
 from thinwire.fullgraph.clock import Clock
 from thinwire.fullgraph.dropout import NodeDropout
-from thinwire.fullgraph.edges import Call, Unsupported
+from thinwire.fullgraph.edges import Unsupported
+from thinwire.fullgraph.form import Form
 from thinwire.fullgraph.halo import Halo
-from thinwire.fullgraph.layers import LAYERS, Rule, Sums
+from thinwire.fullgraph.layers import Sums
 from thinwire.fullgraph.norm import WholeBatchNorm
 from thinwire.fullgraph.pace import Pace
 from thinwire.fullgraph.plan import Plan
-from thinwire.fullgraph.split_rows import SplitRows
+from thinwire.fullgraph.trial import Own
 from thinwire.fullgraph.wire import Wire
 from thinwire.graphs import Shard
 from thinwire.links import Door
@@ -47,14 +49,23 @@ CALLS = 1000
 
 
 def distribute(
-    model: nn.Module, shard: Shard, door: Door, plan: Plan | None = None, cost: CostModel | None = None
+    model: nn.Module,
+    shard: Shard,
+    door: Door,
+    plan: Plan | None = None,
+    cost: CostModel | None = None,
+    *,
+    check: bool = False,
 ) -> nn.Module:
     """The same model, changed in place: rows in are this shard's nodes, rows out too, gradients are the whole graph's.
 
     Weights are rank 0's. The loss is yours: the sum over this shard's training nodes, over `shard.num_train`. An epoch
     is a forward pass in training mode; in evaluation mode messages are exact whatever the plan. Layers are given
     `shard.edge_index`, or None, and where they use them `shard.edge_weight` or `shard.edge_attr`. `cost` is what a
-    profile says of the wires; adaqp measures them itself where none is given.
+    profile says of the wires; adaqp measures them itself where none is given. With `check`, the model's first pass in
+    training, and its first in evaluation, are preceded by one on a tiny graph, whole and in parts: a model that gives
+    other rows or gradients in parts (a mean over nodes, attention over nodes, ...) is refused, and where that begins is
+    said. That takes a fraction of a second, and leaves the model as it is.
     """
     if shard.num_parts != door.world_size:
         raise ValueError(
@@ -68,11 +79,11 @@ def distribute(
         raise Unsupported(f"{type(model).__name__} has weights without a shape yet; give layers their in_channels")
     if cost is not None and cost.world_size != door.world_size:
         raise ValueError(f"the profile is of {cost.world_size} ranks, this run has {door.world_size}; profile again")
-    places = Places(model, shard, door, plan or Plan(), cost)
+    places = Places(model, shard, door, plan or Plan(), cost, checked=not check)
     if not places.layers:
         raise Unsupported(f"{type(model).__name__} has no PyG message passing layer: nothing to distribute")
     places.take_in(model)
-    model.register_forward_pre_hook(places.before_pass)
+    model.register_forward_pre_hook(places.before_pass, with_kwargs=True)
     model.register_forward_hook(places.after_pass, always_call=True)
     model.places = places  # type: ignore[assignment]
     return model
@@ -82,17 +93,10 @@ class Layer:
     """A message passing layer's forward on a shard. Called several times in a pass, it has as many halos."""
 
     def __init__(self, conv: MessagePassing, name: str, places: "Places", sums: Sums) -> None:
-        shard = sums.shard
-        self._conv, self._shard, self._places = conv, shard, places
-        self.name = name or type(conv).__name__
+        self._conv, self._shard, self._places = conv, sums.shard, places
+        self._form = Form(conv, name, sums)
+        self.name = self._form.name
         self._number = len(places.layers)
-        if conv.flow != "source_to_target":
-            raise Unsupported(f"{self.name}: {type(conv).__name__}(flow={conv.flow!r}); give 'source_to_target'")
-        self._call = Call(self.name, conv.forward, shard)
-        make = LAYERS.get(type(conv))
-        matrix = make(conv, sums) if make is not None else None
-        self._rule: Rule = matrix or SplitRows(conv, self.name, shard)
-        self._is_matrix = matrix is not None
         self.halos: list[Halo] = []
         self.calls = 0  # in this pass
         self.add_halo()
@@ -102,18 +106,13 @@ class Layer:
             raise Unsupported(
                 f"{self.name}: called by itself; call the model that was distributed, so that epochs are counted"
             )
-        x, edges = self._call.read(*arguments, **named)
-        if self._is_matrix and edges.learned:
-            raise Unsupported(
-                f"{self.name}: {type(self._conv).__name__} with learned edge weights is not distributed; detach them, "
-                "or use a layer that learns from edge features (GATv2Conv, GINEConv, NNConv)"
-            )
+        x, edges = self._form.read(*arguments, **named)
         if self.calls == len(self.halos):
             self.add_halo()
         halo = self.halos[self.calls]
         self.calls += 1
         halo.training = self._conv.training
-        return self._rule(x, halo, edges)
+        return self._form.rows(x, halo, edges)
 
     def add_halo(self) -> None:
         call = len(self.halos)
@@ -125,7 +124,9 @@ class Layer:
 class Places:
     """All that a model has of us: its layers' halos, its dropouts, and the clock they look at."""
 
-    def __init__(self, model: nn.Module, shard: Shard, door: Door, plan: Plan, cost: CostModel | None) -> None:
+    def __init__(
+        self, model: nn.Module, shard: Shard, door: Door, plan: Plan, cost: CostModel | None, *, checked: bool = True
+    ) -> None:
         self.clock = Clock(plan)
         if plan.adapts and cost is None and door.world_size > 1:
             cost = sketch(door, shard.x.device)  # before the first epoch, so that every checkpoint has it
@@ -141,6 +142,10 @@ class Places:
         self._dropouts: list[NodeDropout] = []
         self._known: dict[nn.Module | nn.Parameter, None] = {}  # whose weights are the same on all ranks
         self._gradients: GradientSum | None = None
+        # Modes in which the model was seen to be the same in parts. One rank has the whole.
+        self._checked = {True, False} if checked or door.world_size == 1 else set()
+        self._is_checking = False
+        self._own: list[Own] = []  # modules whose forward is ours now, and what it was
         sums = Sums(shard)
         forwards: list[tuple[nn.Module, Callable[..., Tensor]]] = []
         dropouts: list[nn.Dropout] = []
@@ -159,6 +164,8 @@ class Places:
                 )
             elif isinstance(module, pyg.BatchNorm):
                 module.allow_single_element = False  # a rank with one row would leave the others waiting for its sums
+        names = {module: name for name, module in model.named_modules()}
+        self._own = [(names[module], module, module.forward) for module, _ in forwards]
         for module, forward in forwards:  # only now that nothing was refused
             module.forward = forward
         for dropout in dropouts:
@@ -195,11 +202,21 @@ class Places:
         self._gradients.follow(model.parameters())
 
     def _add_dropout(self, module: nn.Dropout) -> None:
+        self._own.append(("", module, module.forward))
         self._dropouts.append(NodeDropout(module, self._shard, self.clock, len(self._dropouts)))
         module.forward = self._dropouts[-1]  # type: ignore[assignment]
 
-    def before_pass(self, model: nn.Module, _: object) -> None:
+    def before_pass(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._is_checking:
+            return
         self.take_in(model)
+        if model.training not in self._checked:
+            self._is_checking = True
+            try:
+                expect_same_in_parts(model, self._own, (args, kwargs), self._shard, self.door)
+            finally:
+                self._is_checking = False
+            self._checked.add(model.training)
         for layer in self.layers:
             layer.calls = 0
         for dropout in self._dropouts:
@@ -213,7 +230,8 @@ class Places:
         self._began_s = time.perf_counter()
 
     def after_pass(self, *_: object) -> None:
-        self.within_pass = False
+        if not self._is_checking:
+            self.within_pass = False
 
     def after_gradients(self) -> None:
         """Send what has let the weights' gradients pass; and where a period ends, choose bits for the next one."""

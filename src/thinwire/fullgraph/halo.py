@@ -92,6 +92,11 @@ class Halo:
         self._exact.post(x_ND.detach().index_select(0, self.shard.send_rows), (0,))
         return self._exact.finish(stale=False)
 
+    def most(self, counts: Tensor) -> int:
+        """The largest on any rank."""
+        own = counts.max() if len(counts) else counts.new_zeros(())
+        return int(self.door.told(own, channel=self._exact.channel).max())
+
     def _has(self, x_ND: Tensor) -> bool:
         return self._kept is not None and self._kept[0] is x_ND and self._kept[1] == x_ND._version
 

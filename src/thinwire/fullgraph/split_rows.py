@@ -16,6 +16,7 @@ from torch_geometric.utils import add_self_loops
 
 from thinwire.fullgraph.edges import Edges, Unsupported
 from thinwire.fullgraph.halo import Halo
+from thinwire.fullgraph.sequences import is_ordered, order, padded
 from thinwire.graphs import Shard
 
 
@@ -71,22 +72,26 @@ class SplitRows:
         # PyG adds loops at i = 0, 1, ..., which are one node only where sources and targets are the same nodes.
         self._loops = getattr(conv, "add_self_loops", False) is True
         self._checked = False
-        n, total = shard.num_owned, shard.num_owned + shard.num_halo
+        self._shard = shard
         together = any(isinstance(module, (_BatchNorm, nn.Dropout)) for module in conv.modules())
-        cut = 0 if together else shard.num_central
-        self._central, self._marginal = (
-            _Half.of(shard.indptr, shard.indices, total, first, last, loops=self._loops)
-            for first, last in ((0, cut), (cut, n))
-        )
+        self._cut = 0 if together else shard.num_central
+        self._halves: tuple[_Half, _Half] | None = None
+        self._order: Tensor | None = None  # of edges, where the shard's own won't do
+        self._most: int | None = None  # neighbours of a node, where that matters
 
     def __call__(self, x_ND: Tensor, halo: Halo, edges: Edges) -> Tensor:
         if not self._checked:
             self._check(x_ND.shape[1], edges)
+        if self._halves is None:
+            self._halves = self._cut_in_two(halo)
+        central, marginal = self._halves
+        if self._order is not None:
+            edges = Edges({name: value[self._order] for name, value in edges.values.items()}, edges.others)
         token = halo.post(x_ND) if halo.travels(x_ND) else None
-        parts = [self._rows(self._central, x_ND, x_ND, edges)] if self._central.last else []
+        parts = [self._rows(central, x_ND, x_ND, edges, self._most)] if central.last else []
         x_HD = halo.once(x_ND, lambda: halo.ask(x_ND)) if token is None else halo.wait(token)
-        if self._marginal.last > self._marginal.first or not parts:
-            parts.append(self._rows(self._marginal, torch.cat((x_ND, x_HD)), x_ND, edges))
+        if marginal.last > marginal.first or not parts:
+            parts.append(self._rows(marginal, torch.cat((x_ND, x_HD)), x_ND, edges, self._most))
             y_ND = torch.cat(parts)
         else:
             # Nothing here reads the halo, but others may read us: their gradients come through it.
@@ -94,14 +99,27 @@ class SplitRows:
         self._checked = True
         return y_ND
 
-    def _rows(self, half: _Half, read: Tensor, own: Tensor, edges: Edges) -> Tensor:
+    def _cut_in_two(self, halo: Halo) -> tuple[_Half, _Half]:
+        shard, columns = self._shard, self._shard.indices
+        if is_ordered(self._conv):
+            self._order, self._most = order(shard, halo), halo.most(shard.indptr.diff())
+            columns = columns[self._order]
+        n, total = shard.num_owned, shard.num_owned + shard.num_halo
+        central, marginal = (
+            _Half.of(shard.indptr, columns, total, first, last, loops=self._loops)
+            for first, last in ((0, self._cut), (self._cut, n))
+        )
+        return central, marginal
+
+    def _rows(self, half: _Half, read: Tensor, own: Tensor, edges: Edges, most: int | None) -> Tensor:
         values = {name: half.values(value, self._fill) for name, value in edges.values.items()}
         pair = (read.index_select(0, half.sources), own[half.first : half.last])
         before = getattr(self._conv, "add_self_loops", None)
         if self._loops:
             self._conv.add_self_loops = False  # type: ignore[assignment]
         try:
-            out: Tensor = self._forward(pair, half.edge_index, **values, **edges.others)
+            with padded(self._conv, most):
+                out: Tensor = self._forward(pair, half.edge_index, **values, **edges.others)
         except Exception as error:
             if self._checked:  # it has worked before: no matter of the layer's kind
                 raise
@@ -132,7 +150,7 @@ class SplitRows:
             with torch.no_grad():
                 whole = self._forward(x, torch.stack((columns, rows)), **values, **edges.others)
                 halves = [_Half.of(indptr, columns, 6, first, first + 3, loops=self._loops) for first in (0, 3)]
-                split = torch.cat([self._rows(half, x, x, small) for half in halves])
+                split = torch.cat([self._rows(half, x, x, small, most=3) for half in halves])
         except Unsupported:
             raise
         except Exception as error:
@@ -150,7 +168,7 @@ class SplitRows:
 def _expect_pairs(conv: nn.Module, name: str) -> None:
     first = next(iter(inspect.signature(conv.forward).parameters.values()))
     takes = str(first.annotation)
-    if first.annotation is not inspect.Parameter.empty and not ("uple" in takes or "Pair" in takes):
+    if first.annotation not in (inspect.Parameter.empty, Any) and not ("uple" in takes or "Pair" in takes):
         raise Unsupported(
             f"{name}: {type(conv).__name__} takes one set of nodes only ({first.name}: {takes}), not (x_src, x_dst): "
             "its rows can't be computed from copies of remote ones"

@@ -3,8 +3,8 @@
 Inside `deferring`, linear layers note in their backward what their weights' gradients are made of, instead of making
 them; `finish` makes them. So both parts together do what one backward does, no more. (torch's own way, two walks over
 the graph, costs 1.2 to 1.3 times as much.) Other weights, norms' and embeddings', get theirs in the first part: they
-are a hundredth of the work. So do a linear layer's whose weights have hooks: only autograd's own pass calls them. (Those
-on a weight's AccumulateGrad node, as DDP's are, can't be seen from here, and are not called by the second part.)
+are a hundredth of the work. So do a linear layer's whose weights have hooks: only autograd's own pass calls them.
+(Those on a weight's AccumulateGrad node, as DDP's are, can't be seen from here, and are not called by the second part.)
 """
 
 import threading
@@ -75,7 +75,7 @@ def _is_plain(weight: Tensor) -> bool:
 
 def _is_hooked(weight: Tensor) -> bool:
     """Those of `register_hook`, and of `register_post_accumulate_grad_hook`."""
-    return bool(weight._backward_hooks or weight._post_accumulate_grad_hooks)  # type: ignore[attr-defined]
+    return bool(weight._backward_hooks or weight._post_accumulate_grad_hooks)
 
 
 class _Linear(torch.autograd.Function):
@@ -88,7 +88,7 @@ class _Linear(torch.autograd.Function):
         return _plain(x_ND, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, g_NC: Tensor) -> tuple[Tensor | None, None, None, None]:
+    def backward(ctx: Any, g_NC: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         (x_ND,) = ctx.saved_tensors
         weight, bias = ctx.weight, ctx.bias
         g_ND = g_NC @ weight if ctx.needs_input_grad[0] else None

@@ -1,0 +1,102 @@
+"""A user's model to try things on: afterwards weights, buffers, attributes, hooks' results and random states are as before."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+Copies = tuple[dict[str, nn.Parameter], dict[str, Tensor]]
+DROPOUTS = {
+    functional.dropout,
+    functional.dropout1d,
+    functional.dropout2d,
+    functional.dropout3d,
+    functional.alpha_dropout,
+    functional.feature_alpha_dropout,
+    torch.dropout,
+}
+
+
+@contextmanager
+def untouched(model: nn.Module, *, seed: int, device: torch.device) -> Iterator[None]:
+    """In here the model works with copies of its weights and buffers; random numbers are those of the seed."""
+    modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    before = [{name: _kept(value) for name, value in vars(module).items()} for module in modules]
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002 (theirs, whatever they use)
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            _copy_weights(modules)
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed)  # noqa: NPY002
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        for module, kept in zip(modules, before, strict=True):
+            vars(module).clear()
+            vars(module).update({name: _back(*pair) for name, pair in kept.items()})
+
+
+def _copy_weights(modules: list[nn.Module]) -> None:
+    copies: dict[Tensor, Tensor] = {}  # tied ones stay so
+    randomness = torch.Generator().manual_seed(0)
+
+    def copied(tensor: Tensor | None) -> Tensor | None:
+        if tensor is None or tensor in copies:
+            return None if tensor is None else copies[tensor]
+        data = tensor.detach().clone()
+        if not isinstance(tensor, nn.Parameter):
+            copies[tensor] = data
+            return data
+        if data.is_floating_point() and not data.any():
+            # A gate that is closed, a last layer that begins at zero: they would hide what stands before them.
+            data += (0.1 + 0.1 * torch.rand(data.shape, generator=randomness)).to(data)
+        copies[tensor] = nn.Parameter(data, requires_grad=tensor.requires_grad)
+        return copies[tensor]
+
+    for module in modules:
+        for kind in ("_parameters", "_buffers"):
+            vars(module)[kind] = {name: copied(tensor) for name, tensor in vars(module)[kind].items()}
+        if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)):
+            module.dropout = 0.0
+
+
+def _kept(value: Any) -> tuple[Any, Any]:
+    """What an attribute is, and what is in it where that may change."""
+    if isinstance(value, Tensor):
+        return value, value.detach().clone()
+    return value, (value.copy() if isinstance(value, (list, dict, set)) else None)
+
+
+def _back(value: Any, content: Any) -> Any:
+    if content is None:
+        return value
+    if isinstance(value, Tensor):
+        if not torch.equal(value, content):
+            value.data.copy_(content)
+    elif isinstance(value, list):
+        value[:] = content
+    else:
+        value.clear()
+        value.update(content)
+    return value
+
+
+class NoDropout(TorchFunctionMode):
+    """Lets everything through; on a shard dropout follows the node, or is a matter of each rank's chance."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in DROPOUTS:
+            return args[0] if args else kwargs["input"]
+        if func is functional.scaled_dot_product_attention:
+            args = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args
+            kwargs.update({"dropout_p": 0.0} if len(args) <= 4 else {})
+        return func(*args, **kwargs)

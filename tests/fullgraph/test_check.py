@@ -1,0 +1,141 @@
+"""Models that are the same in parts are let through as they are; others are refused, and where it begins is said."""
+
+import random
+import time
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch_geometric.data import Data
+from torch_geometric.nn import MessagePassing
+
+from tests.fullgraph import work_check
+from tests.fullgraph.models import EDGE, RIGHT, WRONG, D, Jumping
+from thinwire import launch
+from thinwire.fullgraph import tiny
+from thinwire.fullgraph.check import difference
+from thinwire.fullgraph.tiny import Given
+from thinwire.graphs import Shard
+
+
+@pytest.fixture(scope="module")
+def shard() -> Shard:
+    found = tiny.parts(torch.device("cpu"))[1].shard
+    count = len(found.indices)
+    return replace(found, edge_weight=torch.rand(count), edge_attr=torch.rand(count, EDGE))
+
+
+def given(name: str, shard: Shard) -> Given:
+    x, edges = torch.rand(shard.num_owned, D), shard.edge_index
+    if name == "DeepGCNLayer":
+        return (x, edges, shard.edge_attr), {}
+    if name == "JumpingKnowledge":
+        return (x, edges), {"edge_attr": shard.edge_attr, "kinds": torch.randint(4, (len(x),)), "scale": 0.5}
+    if name == "data":
+        return (Data(x=x, edge_index=edges, edge_weight=shard.edge_weight),), {}
+    return (x, edges), {}
+
+
+def tried(model: nn.Module, name: str, shard: Shard) -> str:
+    known = (MessagePassing, _BatchNorm)
+    own = [(path, each, each.forward) for path, each in model.named_modules() if isinstance(each, known)]
+    return difference(model, own, given(name, shard), shard)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_what_is_the_same_in_parts_is_let_through(name: str, mode: str, shard: Shard) -> None:
+    for seed in range(2):
+        torch.manual_seed(seed)
+        assert tried(RIGHT[name]().train(mode == "train"), name, shard) == ""
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_not_is_refused_and_where_it_begins_is_said(name: str, shard: Shard) -> None:
+    torch.manual_seed(0)
+    make, where = WRONG[name]
+    said = tried(make(), name, shard)
+    assert where in said
+    assert "check=False trains it as it is" in said
+
+
+def test_a_fraction_of_a_second(shard: Shard) -> None:
+    tried(RIGHT["GCN"](), "GCN", shard)  # what is done once in a process
+    begun_s = time.process_time()
+    tried(RIGHT["GAT"](), "GAT", shard)
+    assert time.process_time() - begun_s < 2  # 0.2 on an idle core
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_the_model_stays_as_it_is(train: bool, shard: Shard) -> None:
+    torch.manual_seed(0)
+    model = Jumping().train(train)
+    model.norms[0].eval()
+    model.first.weight.grad = torch.ones_like(model.first.weight)
+    seen: list[int] = []
+    model.first.weight.register_hook(lambda gradient: seen.append(1))
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    before = {name: each.clone() for name, each in tensors.items()}
+    modes = [module.training for module in model.modules()]
+    facts = [{**vars(module)} for module in model.modules()]
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    assert tried(model, "JumpingKnowledge", shard) == ""
+    after = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name, each in tensors.items():
+        assert after[name] is each
+        assert torch.equal(each, before[name]), name
+        assert each._version == 0 or name == "first.weight"
+    assert modes == [module.training for module in model.modules()]
+    for module, kept in zip(model.modules(), facts, strict=True):
+        assert vars(module).keys() == kept.keys()
+        assert all(vars(module)[name] is value for name, value in kept.items())
+        assert not module._forward_hooks
+    assert model.seen == 0
+    assert not seen
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert states[1:] == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]
+    assert torch.equal(model.first.weight.grad, torch.ones_like(model.first.weight))
+
+
+def test_ranks_refuse_with_one_voice_and_train_as_without_it() -> None:
+    ranks = launch.run(work_check.on_shards, work_check.DATA, workers=2)
+    for found in ranks:
+        torch.testing.assert_close(found.checked, found.unchecked, rtol=0, atol=0)
+        assert found.said == ranks[0].said
+        assert "Wrong is another model in parts" in found.said["mean"]
+        assert "Fits could not be tried on a graph of 29 nodes" in found.said["warned"]
+        assert "Split is another model in parts" in found.said["one rank"]
+        for kind in ("GraphNorm", "PairNorm", "LayerNorm"):
+            assert f"between: {kind} looks at all nodes at once" in found.said[kind]
+        assert "PNAConv takes one set of nodes only" in found.said["PNA"]
+
+
+def test_an_argument_of_another_kind_is_left_alone(shard: Shard) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = RIGHT["GCN"]()
+
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor, **more: Any) -> torch.Tensor:
+            assert more["word"] == "a"
+            assert more["table"].shape == (2, 2)
+            assert more["num_nodes"] == len(x)
+            out: torch.Tensor = self.conv(x, edge_index)
+            return out
+
+    args, _ = given("", shard)
+    model = Net()
+    own = [
+        (path, each, each.forward)
+        for path, each in model.named_modules()
+        if isinstance(each, MessagePassing | _BatchNorm)
+    ]
+    more = {"word": "a", "table": torch.ones(2, 2), "num_nodes": shard.num_owned}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert difference(model, own, (args, more), shard) == ""
