@@ -30,6 +30,7 @@ from thinwire.graphs import Shard
 from thinwire.links import Door
 from thinwire.links.cost import CostModel
 from thinwire.links.sketch import sketch
+from thinwire.training.agreement import expect_same_start
 from thinwire.training.gradients import GradientSum
 
 # These look at all nodes at once, each in a way of its own.
@@ -79,7 +80,9 @@ def distribute(
         raise Unsupported(f"{type(model).__name__} has weights without a shape yet; give layers their in_channels")
     if cost is not None and cost.world_size != door.world_size:
         raise ValueError(f"the profile is of {cost.world_size} ranks, this run has {door.world_size}; profile again")
-    places = Places(model, shard, door, plan or Plan(), cost, checked=not check)
+    plan = plan or Plan()
+    expect_same_start(door, shard, plan)
+    places = Places(model, shard, door, plan, cost, checked=not check)
     if not places.layers:
         raise Unsupported(f"{type(model).__name__} has no PyG message passing layer: nothing to distribute")
     places.take_in(model)
