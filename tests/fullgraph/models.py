@@ -220,3 +220,13 @@ WRONG: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "rows": (lambda: Wrong(Sub(lambda _, x: x + x[:12].sum(0))), "between (Sub) gives other rows"),
     "top": (lambda: Wrong(Sub(lambda _, x: x + x.topk(12, 0).values.mean(0))), "on a part: RuntimeError"),
 }
+
+
+def make(num_features: int, num_classes: int) -> nn.Module:
+    """For `thinwire train --model`."""
+    assert (num_features, num_classes) == (D, C)
+    return models.GraphSAGE(D, H, 2, C)
+
+
+def make_wrong(num_features: int, num_classes: int) -> nn.Module:
+    return Wrong()

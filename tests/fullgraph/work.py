@@ -35,8 +35,8 @@ class Case:
 
     data: str
     kind: str
-    # "weight", "features": what goes along with edges; "sorted": in one process by target; "loops": loops and duplicates among them;
-    # "dropout"; "apart": the first rank has all training nodes
+    # "weight", "features": what goes along with edges; "sorted": in one process by target; "loops": loops and
+    # duplicates among them; "dropout"; "apart": the first rank has all training nodes
     more: str = ""
     epochs: int = 20
     plan: Plan = EXACT

@@ -13,6 +13,7 @@ from thinwire import artifacts, fullgraph, graphs, launch, minibatch
 from thinwire.cli import forecasts, limit, tables
 from thinwire.cli.agree import agreed
 from thinwire.cli.limit import Limit
+from thinwire.cli.spelling import nearest
 from thinwire.cli.watch import watched
 from thinwire.forecast import METHODS, Forecast, even
 from thinwire.forecast.here import foretell
@@ -26,6 +27,7 @@ from thinwire.training.job import Job
 from thinwire.training.run import EVENTS, FAILED, PLAN
 
 Method = Literal["exact", "pipe", "sylvie", "adaqp", "salient"]
+KINDS = ("sage", "gcn", "gat", "gin")
 AUTO = "auto"
 AGAINST = "against"  # in --out: the run to compare with
 Policy = Literal["vip", "degree", "halo", "paths", "simulation", "oracle", "none"]
@@ -56,8 +58,12 @@ class Train:
     joins: ClassVar[bool] = True
     data: str = "synthetic"
     """A graph by name (synthetic:..., planetoid:cora, graph.npz), or a folder that `thinwire partition` has written."""
-    model: Literal["sage", "gcn", "gat", "gin"] = "sage"
-    """Kind of layers; gcn weighs by edge weights, the others leave weights and features of edges aside."""
+    model: Annotated[str, tyro.conf.arg(metavar="sage|gcn|gat|gin|MODULE:FUNCTION")] = "sage"
+    """Kind of layers; gcn weighs by edge weights, the others leave weights and features of edges aside. Or a function
+    of your own, package.module:function, that makes a model of (num_features, num_classes), whose forward takes x,
+    edge_index, and edge_weight and edge_attr if it likes."""
+    check: bool = True
+    """A model of your own is tried first, on a tiny graph, whole and in parts, and refused if it is not the same."""
     layers: int = 3
     """How many."""
     hidden: int = 128
@@ -219,6 +225,17 @@ class Train:
     def _expect_used(self) -> None:
         """Refuse what would have no effect."""
         methods = {self.method, self.against}
+        if ":" in self.model:
+            if methods & {AUTO, "salient"}:
+                raise ValueError(f"--model {self.model}: your own goes with --method exact, pipe, sylvie or adaqp")
+            for name in ("layers", "hidden", "dropout", "norm"):
+                if getattr(self, name) != getattr(Train, name):
+                    raise ValueError(f"--{name} is of thinwire's own models; {self.model} says for itself")
+        elif self.model not in KINDS:
+            known = ", ".join(KINDS)
+            raise ValueError(
+                f"--model {self.model}; give one of {known}, or package.module:function.{nearest(self.model, KINDS)}"
+            )
         few = {"bits": "sylvie", "staleness": "sylvie", "bits_choice": "adaqp", "assign": "adaqp", "balance": "adaqp"}
         few |= {"assign_every": "adaqp", "weigh": "adaqp", "only": "adaqp"}
         if self.method != AUTO:
@@ -349,6 +366,7 @@ class Train:
             out="" if self.out is None else str(self.out.resolve()),
             checkpoint_every=self.checkpoint_every,
             checkpoint_steps=self.checkpoint_steps,
+            check=self.check,
             resume=self.resume,
             resume_epoch=self.resume_epoch,
             limit_s=self.limit,

@@ -36,7 +36,7 @@ def check(model: nn.Module, own: Sequence[Own], given: Given, shard: Shard, door
     if doubts:
         warnings.warn(
             f"{type(model).__name__} could not be tried on a graph of {NUM_NODES} nodes ({doubts}), so it is not known "
-            "whether it is the same in parts; check=False leaves this out",
+            "whether it is the same in parts; check=False (--no-check) leaves this out",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -92,13 +92,13 @@ def _refusal(model: nn.Module, where: str, chance: str) -> str:
         return (
             f"{kind} draws random numbers of its own: the same graph gives other rows each time ({chance}), so ranks "
             "would differ by chance. Use nn.Dropout, whose masks follow the nodes, or draw them from what a node has; "
-            "check=False trains it as it is"
+            "check=False (--no-check) trains it as it is"
         )
     return (
         f"{kind} is another model in parts: on a graph of {NUM_NODES} nodes in {NUM_PARTS} parts, {where}. A rank has "
-        "its own nodes only, so sums, norms, orders and attention over all nodes see a part of them. Let rows come from a "
-        "node and, by message passing layers, its neighbours; BatchNorm has statistics of the whole graph. check=False "
-        "trains it as it is"
+        "its own nodes only, so sums, norms, orders and attention over all nodes see a part of them. Let rows come "
+        "from a node and, by message passing layers, its neighbours; BatchNorm has statistics of the whole graph. "
+        "check=False (--no-check) trains it as it is"
     )
 
 

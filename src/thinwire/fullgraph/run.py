@@ -1,10 +1,11 @@
 """Train on shards, all nodes at once: what every rank of `thinwire train` does."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from thinwire.codecs import seed_from
 from thinwire.fullgraph import messages
@@ -18,7 +19,7 @@ from thinwire.links.cost import CostModel, read_cost
 from thinwire.training import run, score
 from thinwire.training.checkpoint import Checkpoint
 from thinwire.training.job import Job
-from thinwire.training.models import build, widths_of
+from thinwire.training.models import build, build_own, is_own, widths_of
 from thinwire.training.own_shard import own_shard
 
 
@@ -32,15 +33,24 @@ class Run(run.Run):
     """Halo features forward, halo gradients backward, by the plan's method."""
 
     def __init__(self, job: Job[Plan], shard: Shard, door: Door, manifest: Manifest) -> None:
-        widths = widths_of(shard.x.shape[1], shard.num_classes, layers=job.layers, hidden=job.hidden)
-        halo_rows = sum(part["num_halo"] for part in manifest.parts)
-        self.messages = messages.to_json(messages.messages(job.model, widths, halo_rows, job.plan.codec()))
-        made = build(job, num_features=shard.x.shape[1], num_classes=shard.num_classes).to(shard.x.device)
-        super().__init__(job, shard, door, manifest, distribute(made, shard, door, job.plan, read_cost(job.profile)))
+        sizes = {"num_features": shard.x.shape[1], "num_classes": shard.num_classes}
+        own = is_own(job.model)
+        self.messages = [] if own else self._messages(job, manifest, **sizes)
+        made = (build_own if own else build)(job, **sizes).to(shard.x.device)
+        self._edges = _asked_for(made, shard) if own else {"edge_index": None, "edge_weight": shard.edge_weight}
+        model = distribute(made, shard, door, job.plan, read_cost(job.profile), check=own and job.check)
+        super().__init__(job, shard, door, manifest, model)
         self.places: Places = self.model.places  # type: ignore[assignment]
         self.x = shard.x.float()
         self.used = (shard.split == TRAIN).nonzero().squeeze(1)
         self._assigned: dict[str, Any] | None = None
+
+    @staticmethod
+    def _messages(job: Job[Plan], manifest: Manifest, num_features: int, num_classes: int) -> list[dict[str, Any]]:
+        """Known beforehand where the layers are ours."""
+        widths = widths_of(num_features, num_classes, layers=job.layers, hidden=job.hidden)
+        halo_rows = sum(part["num_halo"] for part in manifest.parts)
+        return messages.to_json(messages.messages(job.model, widths, halo_rows, job.plan.codec()))
 
     def first_plan(self) -> dict[str, Any]:
         cost = self.places.assigner.cost
@@ -52,7 +62,7 @@ class Run(run.Run):
         torch.manual_seed(seed_from(self.job.plan.seed, epoch, self.door.rank))
         self.model.train()
         self.optimizer.zero_grad()
-        out = self.model(self.x, None, self.shard.edge_weight)
+        out = self.model(self.x, **self._edges)
         # The mean over the whole graph's training nodes.
         loss = score.loss_sum(out[self.used], self.y[self.used]) / self.shard.num_train
         loss.backward()
@@ -63,7 +73,7 @@ class Run(run.Run):
     def evaluate(self) -> Tensor:
         """Exact messages."""
         self.model.eval()
-        out: Tensor = self.model(self.x, None, self.shard.edge_weight)
+        out: Tensor = self.model(self.x, **self._edges)
         return out
 
     def counted(self, books: Mapping[str, ChannelBook]) -> dict[str, float]:
@@ -102,3 +112,12 @@ class Run(run.Run):
 
     def result(self) -> dict[str, Any]:
         return {**super().result(), "messages": self.messages, "assigned": self._assigned}
+
+
+def _asked_for(model: nn.Module, shard: Shard) -> dict[str, Tensor | None]:
+    """Edges, and what goes along with them where the model's forward takes it by that name."""
+    names = inspect.signature(model.forward).parameters
+    found = {"edge_index": shard.edge_index, "edge_weight": shard.edge_weight, "edge_attr": shard.edge_attr}
+    if "edge_index" not in names:
+        raise ValueError(f"{type(model).__name__}.forward takes {', '.join(names)}; it must take x and edge_index")
+    return {name: value for name, value in found.items() if name in names and value is not None}

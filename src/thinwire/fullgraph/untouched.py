@@ -1,4 +1,4 @@
-"""A user's model to try things on: afterwards weights, buffers, attributes, hooks' results and random states are as before."""
+"""A user's model to try things on: afterwards weights, buffers, attributes and random states are as before."""
 
 import random
 from collections.abc import Iterator

@@ -95,6 +95,8 @@ def _facts(run: Run) -> dict[str, str]:
 def _model(told: Mapping[str, Any]) -> str:
     if not told.get("model"):
         return ""
+    if ":" in str(told["model"]):  # the user's own
+        return _shown(told["model"])
     dropout, norm = told.get("dropout"), given.text(told.get("norm"))
     parts = [_shown(told["model"]), f"{_shown(told.get('layers'))} layers of {_shown(told.get('hidden'))}"]
     parts += [f"norm {norm}"] if norm else []

@@ -50,6 +50,7 @@ class Job(Generic[P]):
     out: str = ""  # a folder for checkpoints and predictions; none where empty
     checkpoint_every: int = 10  # epochs
     checkpoint_steps: int = 1000  # of an epoch of batches, between checkpoints within it; 0 none
+    check: bool = True  # a model of the user's own, before it trains
     resume: bool = False
     resume_epoch: str = ""  # the point to go on from, as `Point.parse` reads it; the last one where empty
     limit_s: float = LIMIT_S  # a rank that keeps others waiting for longer is lost
@@ -75,7 +76,7 @@ class Job(Generic[P]):
     def identity(self) -> dict[str, Any]:
         """What must be the same for a run to go on: all but where it is kept, how long it lasts and how it is seen."""
         free = ("data", "shards", "epochs", "evaluate_every", "profile", "events", "out", "checkpoint_every", "resume")
-        told = ("checkpoint_steps", "resume_epoch", "limit_s", "launch", "forecast")
+        told = ("check", "checkpoint_steps", "resume_epoch", "limit_s", "launch", "forecast")
         kept = {name: value for name, value in asdict(self).items() if name not in (*free, *told)}
         kept["optimizer"] = self.optimizer_name
         if self.decay != "none":  # its pace is a matter of how long the run lasts

@@ -1,5 +1,7 @@
-"""Models that `thinwire train` offers: PyG's layers, one after the other."""
+"""Models of `thinwire train`: PyG's layers, one after the other; or what a function of the user's own makes."""
 
+import importlib
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -46,6 +48,27 @@ def build(job: Job[Any], *, num_features: int, num_classes: int) -> Stack:
     widths = widths_of(num_features, num_classes, layers=job.layers, hidden=job.hidden)
     torch.manual_seed(job.plan.seed)
     return Stack(MODELS[job.model], widths, norm=job.norm, dropout=job.dropout, weighted=job.model == "gcn")
+
+
+def is_own(name: str) -> bool:
+    """Whether it names a function of the user's, as `package.module:function`."""
+    return ":" in name
+
+
+def build_own(job: Job[Any], *, num_features: int, num_classes: int) -> nn.Module:
+    """What the user's function makes of the numbers of features and classes."""
+    module, _, name = job.model.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module of the folder that the command was called in
+    torch.manual_seed(job.plan.seed)
+    try:
+        make = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"model {job.model!r}: {error}; give package.module:function") from None
+    made = make(num_features, num_classes)
+    if not isinstance(made, nn.Module):
+        raise ValueError(f"model {job.model!r} returned {type(made).__name__}; return a torch.nn.Module")
+    return made
 
 
 def widths_of(num_features: int, num_classes: int, *, layers: int, hidden: int) -> list[int]:
