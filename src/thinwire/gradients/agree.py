@@ -1,9 +1,13 @@
-"""Every rank's measurements made into one row that is the same on all of them."""
+"""Every rank's measurements made into one row that is the same on all of them; and that all have the same plan."""
 
+import hashlib
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import torch
 
+from thinwire.gradients.plan import Plan
 from thinwire.links import Door
 
 CHANNEL = "profile"
@@ -21,6 +25,19 @@ def mean(door: Door, rows: Sequence[Sequence[float]]) -> list[float]:
 def meet(door: Door) -> None:
     """Go on together, as in training."""
     door.told(torch.zeros(1), channel=CHANNEL)
+
+
+def expect_same_plan(door: Door, plan: Plan) -> None:
+    """Raise where another rank has another one: their messages would not fit. Predictions may differ."""
+    own = {name: each for name, each in asdict(plan).items() if name not in ("predicted", "alternatives")}
+    digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).digest()[:8]
+    told = door.told(torch.frombuffer(bytearray(digest), dtype=torch.int64), channel="plan")[:, 0].tolist()
+    for peer, theirs in enumerate(told):
+        if theirs != told[0]:
+            raise ValueError(
+                f"ranks {door.ranks[0]} and {door.ranks[peer]} have different plans; make it from a profile that all "
+                "ranks took together, or give all the same file"
+            )
 
 
 def _told(door: Door, own: torch.Tensor) -> list[float]:

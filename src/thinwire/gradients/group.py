@@ -125,6 +125,18 @@ class Group:
             out.copy_(total)
         return fine
 
+    def keep(self, number: int) -> None:
+        """Nobody took what was sent for this parameter: what is remembered and owed of it stays. Before `commit`."""
+        begin = sum(self.sizes[:number])
+        part = slice(begin, begin + self.sizes[number])
+        self._memory.keep(part)
+        if self._owed_next is not None:
+            own = self._own_slice()
+            low, high = max(part.start, own.start), min(part.stop, own.stop)
+            if low < high:
+                here = slice(low - own.start, high - own.start)
+                self._owed_next[here] = 0.0 if self._owed is None else self._owed[here]
+
     def commit(self) -> None:
         """The step counts: what it left is remembered."""
         self._memory.commit()

@@ -42,6 +42,7 @@ class MeasuredGroup:
 @dataclass(frozen=True)
 class _Pending:
     group: Group
+    parameters: list[Tensor]
     buffer: Tensor
     future: Any
     times: MeasuredGroup
@@ -86,7 +87,13 @@ class Hook:
     def take(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         if not bucket.index():
             self.times = []
-        named = [(self._names[id(each)], each.numel()) for each in bucket.parameters() if each.numel()]
+            if self._first_pass and not self.door.rank and not is_in_backward():
+                raise ValueError(
+                    f"join: rank {self.door.ranks[0]} has joined before it had a batch, and it is the one whose order "
+                    "of gradients all go by; give it one batch at least"
+                )
+        parameters = [each for each in bucket.parameters() if each.numel()]
+        named = [(self._names[id(each)], each.numel()) for each in parameters]
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         if named:
             group = self._group(len(self._pending), named, bucket.buffer().device)
@@ -94,12 +101,15 @@ class Hook:
             scale = self._scaler.get_scale() if self._scaler is not None else 1.0
             group.post(bucket.buffer(), self.steps, scale)
             times.posted_s = self._now()
-            self._pending.append(_Pending(group, bucket.buffer(), future, times))
+            self._pending.append(_Pending(group, parameters, bucket.buffer(), future, times))
         else:
             future.set_result(bucket.buffer())
         if bucket.is_last():
-            # Before DDP's own last act, which waits for the futures: so it was queued before that.
-            Variable._execution_engine.queue_callback(self._finish)
+            if is_in_backward():
+                # Before DDP's own last act, which waits for the futures: so it was queued before that.
+                Variable._execution_engine.queue_callback(self._finish)
+            else:  # this rank has joined: it answers the others' messages with zeros
+                self._finish()
         return future
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -164,17 +174,20 @@ class Hook:
             self.times.append(each.times)
         # A step counts for all groups or for none: what one has sent is lost if nobody takes the step.
         for each in self._pending:
-            if fine:
-                each.group.commit()
-            else:
+            if not fine:
                 each.buffer.fill_(torch.nan)
             each.future.set_result(each.buffer)
-        self._pending.clear()
-        if not fine:
+        if fine and self.plan.order != READY:
+            # After DDP's last act, which may leave what has come where it is.
+            Variable._execution_engine.queue_callback(self._commit)
+        elif fine:
+            self._commit()
+        else:
+            self._pending.clear()
             self.skipped += 1
             warnings.warn(
-                f"rank {self.door.rank}: somebody's gradient was not finite in step {self.steps}: all are NaN now "
-                "on all ranks, and what the codecs remember is as it was",
+                f"rank {self.door.ranks[self.door.rank]}: somebody's gradient was not finite in step {self.steps}: all "
+                "are NaN now on all ranks, and what the codecs remember is as it was",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -184,6 +197,20 @@ class Hook:
             self.steps += 1
         self.door.step += 1
 
+    def _commit(self) -> None:
+        """Remember what the step has left. Not of a parameter whose mean DDP did not put into its gradient: no rank has
+        used it since the last step.
+        """
+        for each in self._pending:
+            if self.plan.order != READY:
+                begin = 0
+                for number, (parameter, size) in enumerate(zip(each.parameters, each.group.sizes, strict=True)):
+                    if not was_taken(parameter, each.buffer, begin):
+                        each.group.keep(number)
+                    begin += size
+            each.group.commit()
+        self._pending.clear()
+
     def _now(self) -> float:
         return time.perf_counter() - self._began_s
 
@@ -191,6 +218,19 @@ class Hook:
 def run(state: Hook, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """As DDP calls it."""
     return state.take(bucket)
+
+
+def is_in_backward() -> bool:
+    return int(torch._C._current_graph_task_id()) >= 0
+
+
+def was_taken(parameter: Tensor, buffer: Tensor, begin: int) -> bool:
+    """Whether the parameter's gradient is what stands in its place of the bucket, by DDP's view or copy."""
+    gradient = parameter.grad
+    if gradient is None:
+        return False
+    place = buffer.as_strided(gradient.shape, gradient.stride(), buffer.storage_offset() + begin)
+    return gradient.data_ptr() == place.data_ptr() or torch.equal(gradient, place)
 
 
 def warm_up_ratio(ratio: float, step: int, steps: int) -> float:

@@ -27,6 +27,9 @@ class Memory:
     def sent(self, add: Callable[[Tensor], object]) -> None:
         """`add(x)` adds what was sent to x."""
 
+    def keep(self, part: slice) -> None:
+        """What was sent of this part nobody took: it stays as it was. Before `commit`."""
+
     def commit(self) -> None:
         """The step counts."""
 
@@ -49,6 +52,9 @@ class Residual(Memory):
 
     def sent(self, add: Callable[[Tensor], object]) -> None:
         add(self._next.neg_())
+
+    def keep(self, part: slice) -> None:
+        self._next[part] = self._kept[part]
 
     def commit(self) -> None:
         self._kept, self._next = self._next, self._kept
@@ -80,6 +86,10 @@ class Momentum(Memory):
         self._next[1].masked_fill_(gone, 0.0)
         if self._masked is not None:
             self._next[0].masked_fill_(gone & self._masked, 0.0)
+
+    def keep(self, part: slice) -> None:
+        for new, old in zip(self._next, self._kept, strict=True):
+            new[part] = old[part]
 
     def commit(self) -> None:
         self._kept, self._next = self._next, self._kept

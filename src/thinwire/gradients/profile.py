@@ -36,11 +36,13 @@ def profile(
     codecs: Sequence[str] = AUTO,
     optimizer: torch.optim.Optimizer | None = None,
     steps: int = STEPS,
+    find_unused_parameters: bool = False,
 ) -> Profile:
     """A few steps of `loss_fn(model, batch).backward()`, medians. The model, buffers and gradients stay as they were.
 
     `steps` are taken three times, at the beginning, in the middle and at the end of it all.
-    Every rank calls it alike and gets the same profile. With the optimizer its time counts too, and it is restored.
+    Every rank of the door calls it alike and gets the same profile. With the optimizer its time counts too, and it is
+    restored. `find_unused_parameters` where some get no gradient in other steps than these: these show by themselves.
     """
     if steps < 2:
         raise ValueError(f"profile: steps is {steps}; give 2 or more")
@@ -73,7 +75,7 @@ def profile(
         costs = {spec: codec_cost(spec, own or [1], share, links, device) for spec in specs}
         passes += stretch()
     whole_s, rest_s = agree.usual(links, [[each.backward_s, each.rest_s] for each in passes])
-    order, ready = _order(links, passes, list(names.values()))
+    order, ready = _order(links, passes, list(names.values()), find_unused_parameters)
     sizes = {name: each.numel() for name, each in model.named_parameters()}
     # Where ranks share cores a pass stands still here and there, elsewhere each time: a median of each increment would
     # leave that out. So shares are of the mean, and the whole is the usual pass.
@@ -91,12 +93,12 @@ def profile(
     )
 
 
-def _order(door: Door, passes: Sequence["_Pass"], defined: Sequence[str]) -> tuple[str, list[str]]:
+def _order(door: Door, passes: Sequence["_Pass"], defined: Sequence[str], any_unused: bool) -> tuple[str, list[str]]:
     """In which order gradients come, the same on all ranks: the first one's, as DDP has it.
 
     Where somebody gets none for a parameter, DDP keeps to the order of definition, turned around.
     """
-    complete = all(set(each.ready_s) == set(defined) for each in passes)
+    complete = not any_unused and all(set(each.ready_s) == set(defined) for each in passes)
     own = [defined.index(name) for name in passes[-1].ready_s] if complete else [-1] * len(defined)
     told = door.told(torch.tensor(own), channel="profile").tolist()
     if any(-1 in each for each in told):

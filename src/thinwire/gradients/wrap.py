@@ -1,13 +1,14 @@
-"""A user's model as a DistributedDataParallel with exactly the plan's groups."""
+"""A user's model as a DistributedDataParallel with exactly the plan's groups, over all ranks or a process group's."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.gradients import hook
+from thinwire.gradients import agree, hook
 from thinwire.gradients.costs import READY
 from thinwire.gradients.hook import Hook, LossScaler
 from thinwire.gradients.plan import Plan
@@ -30,27 +31,42 @@ def wrap(
     """The model on all ranks, its gradients averaged by the plan at the end of every backward pass.
 
     `scaler` is the GradScaler in use, if any. `state` is what `hook_of(model).state_dict()` gave. Other options are
-    DistributedDataParallel's. Its first pass is sent uncompressed: DDP learns the order of gradients in it.
+    DistributedDataParallel's, `process_group` and `device_mesh` among them: `links` is a door over the same ranks then,
+    and profile and plan are that group's. Its first pass is sent uncompressed: DDP learns the order of gradients in it.
     """
-    for name in ("bucket_cap_mb", "bucket_cap_mb_list", "find_unused_parameters", "static_graph"):
+    for name in ("bucket_cap_mb", "bucket_cap_mb_list", "static_graph"):
         if name in options:
-            raise ValueError(f"wrap: {name} is the plan's to say; profile a model with unused parameters as it is")
-    world_size = dist.get_world_size()
-    plan.check({name: each.numel() for name, each in model.named_parameters() if each.requires_grad}, world_size)
+            raise ValueError(f"wrap: {name} is the plan's to say; leave it out")
+    any_unused = plan.order != READY
+    if options.pop("find_unused_parameters", any_unused) != any_unused:
+        raise ValueError(
+            f"wrap: the plan was made for find_unused_parameters={any_unused}; profile with "
+            f"find_unused_parameters={not any_unused}, and plan again"
+        )
+    group = _group_of(options)
+    ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+    if links is not None and links.ranks != ranks:
+        raise ValueError(
+            f"wrap: the door reaches ranks {_listed(links.ranks)}, gradients are averaged over ranks {_listed(ranks)}; "
+            "give Door(group=...) and process_group the same group, and profile through that door"
+        )
+    plan.check({name: each.numel() for name, each in model.named_parameters() if each.requires_grad}, len(ranks))
     if len({each.dtype for each in model.parameters() if each.requires_grad}) > 1:
         raise ValueError("wrap: parameters of several dtypes never share a bucket; give the model one, model.float()")
-    door = links if links is not None else Door(dist.distributed_c10d._get_default_store())
+    if any(isinstance(each, DTensor) for each in model.parameters()):
+        raise ValueError("wrap: a parameter is a DTensor; FSDP2 and its like send their gradients themselves")
+    door = links if links is not None else Door(group=group)
+    agree.expect_same_plan(door, plan)
     names = {id(each): name for name, each in model.named_parameters()}
     state_of_hook = Hook(plan, door, names, scaler=scaler, state=state)
     # Without the copies back from buckets. (Those into them stay: a gradient that was set to None is made elsewhere.)
     options.setdefault("gradient_as_bucket_view", True)
     limits: Any = caps(plan, model)  # fractions of a MiB, which DDP takes though it says int
-    wrapped = DistributedDataParallel(
-        model, bucket_cap_mb_list=limits, find_unused_parameters=plan.order != READY, **options
-    )
+    wrapped = DistributedDataParallel(model, bucket_cap_mb_list=limits, find_unused_parameters=any_unused, **options)
     wrapped.register_comm_hook(state_of_hook, hook.run)
     wrapped.register_forward_hook(lambda *_: state_of_hook.begin())
     wrapped.__dict__[NAME] = state_of_hook
+    wrapped.__dict__["join_hook"] = _join_hook(wrapped, plan)
     return wrapped
 
 
@@ -60,6 +76,46 @@ def hook_of(model: nn.Module) -> Hook:
     if not isinstance(found, Hook):
         raise ValueError("hook_of: this model was not made by gradients.wrap")
     return found
+
+
+def _group_of(options: Mapping[str, Any]) -> dist.ProcessGroup | None:
+    """Whose ranks average, by DDP's own options; None for all."""
+    group, mesh = options.get("process_group"), options.get("device_mesh")
+    if group is not None and mesh is not None:
+        raise ValueError("wrap: process_group and device_mesh say the same thing; give one of them")
+    if mesh is not None:
+        if mesh.ndim != 1:
+            raise ValueError(
+                f"wrap: device_mesh has dimensions {mesh.mesh_dim_names or mesh.ndim}; give the one that replicas lie "
+                'along, as mesh["replicate"]'
+            )
+        group = mesh.get_group()
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError(f"wrap: rank {dist.get_rank()} is not in its process_group; give each rank the one it is in")
+    return group
+
+
+def _join_hook(wrapped: DistributedDataParallel, plan: Plan) -> Callable[..., Any]:
+    """What `with model.join():` asks for, refused where ranks that have joined could not do as the others do."""
+
+    def join_hook(**options: Any) -> Any:
+        if plan.order != READY:
+            raise ValueError(
+                "join: not with parameters that may get no gradient: a rank that has joined is not told which were "
+                "used. Give all ranks as many batches, or use every parameter in every step and profile it so"
+            )
+        if not options.get("divide_by_initial_world_size", True):
+            raise ValueError(
+                "join: gradients are averaged over all ranks here, those that have joined too; leave out "
+                "divide_by_initial_world_size=False"
+            )
+        return DistributedDataParallel.join_hook(wrapped, **options)
+
+    return join_hook
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))
 
 
 def caps(plan: Plan, model: nn.Module) -> list[float]:

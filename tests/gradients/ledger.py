@@ -1,0 +1,299 @@
+"""What came in, what was applied and what is remembered, parameter by parameter: ranks run this in the tests.
+
+Weights stay as they are, so that a twin of the model, on one rank and never sent, tells what came in.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.gradients import work
+from thinwire import gradients
+from thinwire.gradients.algorithms import algorithm
+from thinwire.gradients.costs import DEFINED, READY
+from thinwire.gradients.plan import Plan, PlannedGroup
+from thinwire.launch import Member
+from thinwire.links import Door
+
+
+class Branches(nn.Module):
+    """A trunk that all use; branches that some do. `inner` and `outer` of a branch lie in different groups."""
+
+    def __init__(self, branches: int = 2) -> None:
+        super().__init__()
+        self.trunk = nn.Linear(24, 40)
+        self.inner = nn.ModuleList(nn.Linear(40, 40) for _ in range(branches))
+        self.outer = nn.ModuleList(nn.Linear(40, 40) for _ in range(branches))
+        self.last = nn.Linear(40, 4)
+
+    def forward(self, x: Tensor, used: Sequence[int]) -> Tensor:
+        x = torch.relu(self.trunk(x))
+        for each in used:
+            x = x + self.outer[each](torch.tanh(self.inner[each](x)))
+        out: Tensor = self.last(x)
+        return out
+
+
+# The branches that a rank uses in a step; the passes of a step, of which only the last sends.
+Pattern = Callable[[int, int], Sequence[int]]
+PATTERNS: dict[str, Pattern] = {
+    "all": lambda rank, step: (0, 1),
+    "tenth": lambda rank, step: (0, 1) if step % 10 == 9 else (0,),
+    "turns": lambda rank, step: (step % 2,),
+    "ranks": lambda rank, step: (rank % 2,),
+    "one rank": lambda rank, step: (0, 1) if rank == 0 and step % 3 == 1 else (0,),
+    "never": lambda rank, step: (0,),
+    "drawn": lambda rank, step: [each for each in (0, 1) if torch.rand(1, generator=_seeded(rank, step)) < 0.3],
+}
+
+
+@dataclass
+class Ledger:
+    """Sums over steps by parameter; `came` and `remembered` are means over ranks."""
+
+    came: dict[str, Tensor]
+    applied: dict[str, Tensor]
+    remembered: dict[str, Tensor]
+    untouched: list[bool] = field(default_factory=list)  # was a gradient None just where DDP's was
+
+    def missing(self) -> float:
+        """The worst parameter's: how much of what came in is neither applied nor remembered."""
+        return max(
+            float((self.applied[name] + self.remembered[name] - came).norm() / came.norm().clamp(min=1e-3))
+            for name, came in self.came.items()
+        )
+
+
+def plan_of(model: nn.Module, codec: str, world_size: int, *, primitive: str, any_unused: bool) -> Plan:
+    sizes = {name: each.numel() for name, each in model.named_parameters()}
+    names = list(sizes)[::-1]
+    if not any_unused:
+        names = _ready(model)
+    groups = [names[:3], names[3:7], names[7:]]
+    primitive = primitive or algorithm(codec).primitives[0]
+    planned = tuple(PlannedGroup(tuple(own), codec, primitive, 0) for own in groups)
+    return Plan(world_size, sizes, planned, DEFINED if any_unused else READY)
+
+
+def kept(
+    member: Member,
+    codec: str,
+    primitive: str,
+    pattern: str,
+    steps: int,
+    options: dict[str, Any],
+) -> Ledger:
+    """Train, changing nothing, and keep the books. Options: `accumulate` passes under no_sync before each that sends,
+    `sends` passes that send before gradients are cleared, `to_none`, `view`, `groups` of ranks, `mesh`.
+    """
+    group, _ = _group(options, member)
+    over = group.get_group() if options.get("mesh") else group
+    with Door(member.store if over is None else None, group=over) as door:
+        return _kept(door, codec, primitive, pattern, steps, options, group)
+
+
+def _kept(
+    door: Door, codec: str, primitive: str, pattern: str, steps: int, options: dict[str, Any], group: Any
+) -> Ledger:
+    accumulate, sends = options.get("accumulate", 0), options.get("sends", 1)
+    torch.manual_seed(0)
+    model = Branches()
+    any_unused = pattern != "all"
+    plan = plan_of(model, codec, door.world_size, primitive=primitive, any_unused=any_unused)
+    chosen = {"device_mesh": group} if options.get("mesh") else {"process_group": group}
+    wrapped = gradients.wrap(model, plan, door, gradient_as_bucket_view=options.get("view", True), **chosen)
+    plain = DistributedDataParallel(copy.deepcopy(model), find_unused_parameters=any_unused, process_group=door.group)
+    twin = copy.deepcopy(model)
+    found = Ledger(_zeros(model), _zeros(model), _zeros(model))
+    rank = door.ranks[door.rank]
+    for step in range(steps):
+        used = PATTERNS[pattern](rank, step)
+        for each in (wrapped, plain):
+            each.zero_grad(set_to_none=options.get("to_none", True))
+        for number in range(sends):
+            for quiet in [True] * accumulate + [False]:
+                x, y = work.batch(rank, 100 * step + 10 * number + quiet)
+                for each in (wrapped, plain):
+                    with each.no_sync() if quiet else nullcontext():
+                        nn.functional.cross_entropy(each(x, used), y).backward()
+                nn.functional.cross_entropy(twin(x, used), y).backward()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                found.applied[name] += parameter.grad
+        found.untouched.append(
+            [each.grad is None for each in model.parameters()] == [each.grad is None for each in plain.parameters()]
+        )
+    for name, parameter in twin.named_parameters():
+        if parameter.grad is not None:
+            found.came[name] += parameter.grad
+    remember(found, gradients.hook_of(wrapped))
+    for book in (found.came, found.remembered):
+        for name in book:
+            book[name] = door.told(book[name], channel="test").mean(0)
+    return found
+
+
+def remember(found: Ledger, hook: gradients.Hook) -> None:
+    """Of this rank, with what it owes of its slice."""
+    for key, tensor in hook.state_dict().items():
+        what, _, name = key.partition("/")
+        if what in ("residual", "owed"):
+            found.remembered[name] += tensor.view_as(found.remembered[name])
+
+
+def every_kept(member: Member, cases: Sequence[tuple[str, str, str, int, dict[str, Any]]]) -> list[Ledger]:
+    """Several books, one after the other, all ranks together: they are started once."""
+    with Door(member.store) as door:
+        return [_kept(door, *case, None) for case in cases]
+
+
+def in_groups(member: Member, cases: Sequence[tuple[str, str]], options: dict[str, Any]) -> tuple[Any, list[Ledger]]:
+    """Groups side by side: what `beside_ddp` says, and books."""
+    with_ddp = beside_ddp(member, options, 4)
+    return with_ddp, [kept(member, *case, "drawn", 12, options) for case in cases]
+
+
+def beside_ddp(member: Member, options: dict[str, Any], steps: int) -> tuple[list[Tensor], list[Tensor], float]:
+    """Weights after training by `none` and by plain DDP over the same group; their distance to the world's first."""
+    group, own = _group(options, member)
+    chosen: dict[str, Any] = {"device_mesh": group} if options.get("mesh") else {"process_group": group}
+    found = []
+    for kind in ("none", "ddp"):
+        torch.manual_seed(member.rank)  # the group's first rank tells the others its weights
+        model = work.Net()
+        if kind == "none":
+            plan = work.plan_by_hand(model, "none", len(own))
+            wrapped = gradients.wrap(model, plan, **chosen)
+            assert gradients.hook_of(wrapped).door.ranks == tuple(own)
+        else:
+            wrapped = DistributedDataParallel(model, **chosen)
+        work.trained(wrapped, steps, member.rank)
+        if kind == "none":
+            gradients.hook_of(wrapped).door.close()
+        found.append(work.weights(model))
+    first = torch.cat([each.flatten() for each in found[0]])
+    worlds = first.clone()
+    dist.broadcast(worlds, 0)
+    return found[0], found[1], float((first - worlds).norm())
+
+
+def _group(options: dict[str, Any], member: Member) -> tuple[Any, list[int]]:
+    ranks: list[list[int]] = options.get("groups") or [list(range(member.world_size))]
+    [own] = [each for each in ranks if member.rank in each]
+    if options.get("mesh"):  # pairs of neighbours along "replicate", or of those further apart
+        names = ("other", "replicate") if ranks[0][1] == 1 else ("replicate", "other")
+        return init_device_mesh("cpu", (2, 2), mesh_dim_names=names)["replicate"], own
+    if not options.get("groups"):
+        return None, own
+    made = [dist.new_group(each) for each in ranks]
+    return made[ranks.index(own)], own
+
+
+def _ready(model: nn.Module) -> list[str]:
+    found: list[str] = []
+    handles = [
+        each.register_post_accumulate_grad_hook(lambda _, name=name: found.append(name))
+        for name, each in model.named_parameters()
+    ]
+    x, y = work.batch(0, 0)
+    nn.functional.cross_entropy(model(x, (0, 1)), y).backward()
+    for handle in handles:
+        handle.remove()
+    model.zero_grad()
+    return found
+
+
+def _zeros(model: nn.Module) -> dict[str, Tensor]:
+    return {name: torch.zeros_like(each) for name, each in model.named_parameters()}
+
+
+def _seeded(rank: int, step: int) -> torch.Generator:
+    return torch.Generator().manual_seed(97 * step + rank)
+
+
+def uneven(
+    member: Member, cases: Sequence[tuple[str, str]], batches: Sequence[int]
+) -> tuple[list[Ledger], list[Tensor], list[Tensor]]:
+    """Under `join`, a rank with so many batches: books of the one that goes on longest; weights by `none` and DDP."""
+    found, trained = [], []
+    longest = batches.index(max(batches))
+    with Door(member.store) as door:
+        for codec, primitive in cases:
+            model = work.built()
+            wrapped = gradients.wrap(
+                model, work.plan_by_hand(model, codec, member.world_size, primitive=primitive), door
+            )
+            twin = work.built()
+            books = Ledger(_zeros(model), _zeros(model), _zeros(model))
+            with wrapped.join():
+                for step in range(batches[member.rank]):
+                    wrapped.zero_grad()
+                    for each in (wrapped, twin):
+                        work.loss_of(each, work.batch(member.rank, step)).backward()
+                    for name, parameter in model.named_parameters():
+                        assert parameter.grad is not None
+                        books.applied[name] += parameter.grad
+            for name, parameter in twin.named_parameters():
+                if parameter.grad is not None:
+                    books.came[name] += parameter.grad
+            remember(books, gradients.hook_of(wrapped))
+            for name in books.came:
+                books.came[name] = door.told(books.came[name], channel="test").mean(0)
+                books.remembered[name] = door.told(books.remembered[name], channel="test").mean(0)
+                books.applied[name] = door.told(books.applied[name], channel="test")[longest]
+            found.append(books)
+        for kind in ("none", "ddp"):
+            model = work.built()
+            plain = DistributedDataParallel(model)
+            other = gradients.wrap(work.built(), work.plan_by_hand(model, "none", member.world_size), door)
+            chosen = plain if kind == "ddp" else other
+            with chosen.join():
+                work.trained(chosen, batches[member.rank], member.rank)
+            trained.append(work.weights(chosen))
+    return found, trained[0], trained[1]
+
+
+def refused(member: Member) -> dict[str, str]:
+    """What is said, by what was asked."""
+    model = work.built()
+    plan = work.plan_by_hand(model, "sign", member.world_size)
+    pair = work.plan_by_hand(model, "sign", 2)
+    mine = dist.new_group([0, 1])
+    said: dict[str, str] = {}
+
+    def ask(what: str, do: Callable[[], Any]) -> None:
+        try:
+            do()
+        except ValueError as error:
+            said[what] = str(error)
+
+    with Door(member.store) as door:
+        if member.rank in (0, 1):
+            with Door(group=mine) as near:
+                ask("door of a group", lambda: gradients.wrap(model, plan, near))
+                ask("door of all", lambda: gradients.wrap(model, pair, door, process_group=mine))
+                ask("plan of all", lambda: gradients.wrap(model, plan, near, process_group=mine))
+                mesh: Any = object()
+                ask("both", lambda: gradients.wrap(model, pair, near, process_group=mine, device_mesh=mesh))
+        else:
+            ask("not in it", lambda: gradients.wrap(model, pair, process_group=mine))
+        grid = init_device_mesh("cpu", (1, 3), mesh_dim_names=("replicate", "shard"))
+        ask("mesh", lambda: gradients.wrap(model, plan, door, device_mesh=grid))
+        ask("unused", lambda: gradients.wrap(model, plan, door, find_unused_parameters=True))
+        unlike = work.plan_by_hand(model, "sign" if member.rank else "ternary", member.world_size)
+        ask("another plan", lambda: gradients.wrap(model, unlike, door))
+        wrapped = gradients.wrap(model, plan, door, find_unused_parameters=False)
+        ask("effective size", lambda: wrapped.join(divide_by_initial_world_size=False))
+        branches = Branches()
+        any_unused = plan_of(branches, "sign", member.world_size, primitive="", any_unused=True)
+        wrapped = gradients.wrap(branches, any_unused, door, find_unused_parameters=True)
+        ask("join of unused", lambda: wrapped.join())
+    return said
