@@ -57,7 +57,9 @@ PATTERNS: dict[str, Pattern] = {
 
 @dataclass
 class Ledger:
-    """Sums over steps by parameter; `came` and `remembered` are means over ranks."""
+    """Sums over steps by parameter; `came` and `remembered` are means over ranks. With DGC's own momentum what came in
+    are the steps of SGD with momentum, of which each gradient is a part.
+    """
 
     came: dict[str, Tensor]
     applied: dict[str, Tensor]
@@ -114,6 +116,7 @@ def _kept(
     twin = copy.deepcopy(model)
     found = Ledger(_zeros(model), _zeros(model), _zeros(model))
     rank = door.ranks[door.rank]
+    velocity, momentum = _zeros(model), plan.momentum if algorithm(codec).has_momentum else 0.0
     for step in range(steps):
         used = PATTERNS[pattern](rank, step)
         for each in (wrapped, plain):
@@ -125,15 +128,17 @@ def _kept(
                     with each.no_sync() if quiet else nullcontext():
                         nn.functional.cross_entropy(each(x, used), y).backward()
                 nn.functional.cross_entropy(twin(x, used), y).backward()
-        for name, parameter in model.named_parameters():
-            if parameter.grad is not None:
+        for (name, parameter), own in zip(model.named_parameters(), twin.parameters(), strict=True):
+            came = own.grad if own.grad is not None else torch.zeros_like(own)
+            if parameter.grad is not None:  # else SGD passes over it, momentum and all
                 found.applied[name] += parameter.grad
+                velocity[name] = momentum * velocity[name] + came
+                came = velocity[name]
+            found.came[name] += came
+        twin.zero_grad()
         found.untouched.append(
             [each.grad is None for each in model.parameters()] == [each.grad is None for each in plain.parameters()]
         )
-    for name, parameter in twin.named_parameters():
-        if parameter.grad is not None:
-            found.came[name] += parameter.grad
     remember(found, gradients.hook_of(wrapped))
     for book in (found.came, found.remembered):
         for name in book:

@@ -19,6 +19,7 @@ OTHERS = [
     ("uniform:4", "all_gather"),
     ("ternary", "two_step"),
     ("randomk:0.25", "all_reduce"),
+    ("dgc:0.05", "all_gather"),
 ]
 SEVERAL_PASSES: list[dict[str, Any]] = [
     {"accumulate": 2},
