@@ -4,9 +4,10 @@ Weights stay as they are, so that a twin of the model, on one rank and never sen
 """
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,9 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.gradients import work
 from thinwire import gradients
+from thinwire.gradients import progress
 from thinwire.gradients.algorithms import algorithm
 from thinwire.gradients.costs import DEFINED, READY
-from thinwire.gradients.plan import Plan, PlannedGroup
+from thinwire.gradients.plan import Plan, PlannedGroup, Prediction
+from thinwire.gradients.progress import Progress
 from thinwire.launch import Member
 from thinwire.links import Door
 
@@ -302,3 +305,93 @@ def refused(member: Member) -> dict[str, str]:
         wrapped = gradients.wrap(branches, any_unused, door, find_unused_parameters=True)
         ask("join of unused", lambda: wrapped.join())
     return said
+
+
+@dataclass
+class Fallen:
+    """A run whose plan `auto` has made, as it were, by a codec that falls back."""
+
+    books: Ledger
+    progress: list[Progress]
+    spec: str | None
+    at: list[int]  # steps after which the hook went by something else
+    said: list[str]
+    off: list[float]  # how far each step's gradients are from plain DDP's
+    shares: list[float]  # as the true sums over all values say
+
+
+def fallen(
+    member: Member, codec: str, primitive: str, window: int, steps: int, rivals: dict[str, float], skip: bool = False
+) -> Fallen:
+    """`skip`: a branch is used now and then. One rank's gradient is infinite in the step after it falls back."""
+    progress.SHARE = 10.0  # so small a model would be measured once in hundreds of steps
+    torch.manual_seed(0)
+    model = Branches()
+    plan = plan_of(model, codec, member.world_size, primitive=primitive, any_unused=skip)
+    plan = replace(plan, predicted=Prediction(1.0, 0.5), rivals=rivals)
+    twin = copy.deepcopy(model)
+    found = Fallen(Ledger(_zeros(model), _zeros(model), _zeros(model)), [], None, [], [], [], [])
+    with Door(member.store) as door, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        wrapped = gradients.wrap(model, plan, door, progress_every=window)
+        plain = DistributedDataParallel(copy.deepcopy(model), find_unused_parameters=skip)
+        hook = gradients.hook_of(wrapped)
+        poisoned = False
+        sums = torch.zeros(2, sum(each.numel() for each in model.parameters()))
+        for step in range(steps):
+            used = (0, 1) if not skip or step % 4 == 3 else (0,)
+            x, y = work.batch(member.rank, step)
+            before = hook.fell_back
+            poison = before is not None and not poisoned
+            for each in (wrapped, plain, twin):
+                each.zero_grad()
+                loss = nn.functional.cross_entropy(each(x, used), y)
+                (loss * torch.inf if poison and each is wrapped and member.rank else loss).backward()
+            if hook.fell_back != before:
+                found.at.append(step)
+            if poison:
+                poisoned = True
+                assert all(bool(each.grad.isnan().all()) for each in model.parameters() if each.grad is not None)
+                continue
+            away, size = 0.0, 0.0
+            for name, own in model.named_parameters():
+                if own.grad is not None:
+                    found.books.applied[name] += own.grad
+            for name, own in twin.named_parameters():
+                if own.grad is not None:
+                    found.books.came[name] += own.grad
+            for own, ddps in zip(model.parameters(), plain.parameters(), strict=True):
+                assert (own.grad is None) == (ddps.grad is None)
+                if own.grad is not None and ddps.grad is not None:
+                    away, size = away + float((own.grad - ddps.grad).norm()), size + float(ddps.grad.norm())
+            found.off.append(away / size)
+            if step:  # the first is sent as it is; the next opens the window
+                sums += torch.stack([_flat(plain), _flat(model)]) if step > 1 else 0.0
+            if len(hook.progress) > len(found.shares):
+                found.shares.append(1 - float((sums[1] - sums[0]).norm() ** 2 / sums[0].norm() ** 2))
+                sums.zero_()
+        remember(found.books, hook)
+        for name in found.books.came:
+            found.books.came[name] = door.told(found.books.came[name], channel="test").mean(0)
+            found.books.remembered[name] = door.told(found.books.remembered[name], channel="test").mean(0)
+        found.progress, found.spec = hook.progress, hook.fell_back
+        found.said = [str(each.message) for each in said if "falls back" in str(each.message)]
+    return found
+
+
+def progress_bytes(member: Member, codec: str, window: int) -> tuple[int, int, int]:
+    """What measuring has sent in two windows, and all; and how many values were drawn."""
+    with Door(member.store) as door:
+        model = nn.Sequential(nn.Linear(24, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 4))
+        wrapped = gradients.wrap(model, work.plan_by_hand(model, codec, 2), door, progress_every=window)
+        work.trained(wrapped, 2, member.rank)
+        hook = gradients.hook_of(wrapped)
+        door.books.take()
+        assert hook._watch is not None
+        work.trained(wrapped, 2 * hook._watch.steps, member.rank)
+        books = {channel: sum(book.bytes_to.values()) for channel, book in door.books.take().items()}
+        return books["gradients.progress"], sum(books.values()), sum(map(len, hook._watch._places.values()))
+
+
+def _flat(model: nn.Module) -> Tensor:
+    return torch.cat([(each if each.grad is None else each.grad).detach().flatten() for each in model.parameters()])

@@ -86,12 +86,14 @@ class PlanGradients:
             console.print(f"written: {self.trace}, for ui.perfetto.dev", highlight=False, markup=False, soft_wrap=True)
         if self.json is not None:
             stamp = artifacts.stamp(seed=self.seed, world_size=plan.world_size)
-            artifacts.write_json(self.json, {**stamp, **content(found)})
+            artifacts.write_json(self.json, {**stamp, **content(found, self.codec)})
             console.print(f"written: {self.json}", highlight=False, markup=False, soft_wrap=True)
 
 
-def content(found: dict[str, Any]) -> dict[str, Any]:
-    """For programs: rows as every plan has them, fastest first, and the whole plan."""
+def content(found: dict[str, Any], codec: str) -> dict[str, Any]:
+    """For programs: rows as every plan has them, fastest first, and the whole plan. What auto has chosen is recommended
+    though another be faster: it may cost progress, and not save enough.
+    """
     plan: Plan = found["plan"]
     assert plan.predicted is not None
     steps = {"cupcake": plan.predicted.step_s, **plan.alternatives}
@@ -102,7 +104,7 @@ def content(found: dict[str, Any]) -> dict[str, Any]:
     ]
     return {
         "rows": rows,
-        "recommended": rows[0]["method"],
+        "recommended": "cupcake" if codec == "auto" else rows[0]["method"],
         "measured_s": found["measured_s"],
         "plan": asdict(plan),
         "profile": found["profile"],

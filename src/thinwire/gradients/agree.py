@@ -28,8 +28,10 @@ def meet(door: Door) -> None:
 
 
 def expect_same_plan(door: Door, plan: Plan) -> None:
-    """Raise where another rank has another one: their messages would not fit. Predictions may differ."""
-    own = {name: each for name, each in asdict(plan).items() if name not in ("predicted", "alternatives")}
+    """Raise where another rank has another one: their messages would not fit, or one would fall back alone."""
+    own = {name: each for name, each in asdict(plan).items() if name not in ("predicted", "alternatives", "rivals")}
+    if plan.rivals and plan.predicted is not None:  # processors of several kinds may differ in the last digits
+        own["judged by"] = [f"{step_s:.6g}" for step_s in (plan.predicted.step_s, *plan.rivals.values())]
     digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).digest()[:8]
     told = door.told(torch.frombuffer(bytearray(digest), dtype=torch.int64), channel="plan")[:, 0].tolist()
     for peer, theirs in enumerate(told):

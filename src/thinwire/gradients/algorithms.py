@@ -23,6 +23,9 @@ RESIDUAL, MOMENTUM, MASKED = "residual", "momentum", "masked"
 ROW = 512
 # What `auto` chooses from: nothing here needs another optimizer or learning rate.
 AUTO = (NONE, "bfloat16", "uniform:8", "qsgd:4:128", "sign", "topk:0.01")
+# By what it does to gradients; each next choice must make a step so many times as fast.
+MILDEST_FIRST = (AUTO[:1], AUTO[:2], AUTO)
+LEAST_GAIN = 1.1
 
 
 @dataclass(frozen=True)

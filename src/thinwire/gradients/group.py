@@ -41,19 +41,21 @@ class Group:
         state: Mapping[str, Mapping[str, Tensor]] | None = None,
     ) -> None:
         self.number, self.names, self.sizes = number, list(names), list(sizes)
-        self.algorithm, self.primitive = algorithm, primitive
+        self.algorithm, self.primitive, self.device = algorithm, primitive, device
         self._door, self._seed = door, seed
         self._channel = f"gradients.{number}"
         self._summed: Transfer[Tensor]
         self._met: Transfer[list[Tensor]]
         self._told: Transfer[list[Tensor]]
-        self._step, self._scale = 0, 1.0
+        self._step, self.scale = 0, 1.0
         self._ratio = 0.0
         self.use_ratio(algorithm.ratio)
         # two_step: what the second encoding of our own slice lost. Where groups have changed since it was saved, what
         # lies in somebody else's slice now is remembered as if our first encoding had lost it: the mean is the same.
         self._owed: Tensor | None = None
         self._owed_next: Tensor | None = None
+        if algorithm.codec is not None and not algorithm.memory and algorithm.spec not in DENSE:
+            state = {}  # a codec without feedback makes good for nothing
         elsewhere = flat_of((state or {}).get(OWED, {}), names, sizes, device)
         if primitive == TWO_STEP and OWED in (state or {}):
             self._owed = elsewhere[self._own_slice()].clone()
@@ -78,7 +80,7 @@ class Group:
 
     def post(self, gradient: Tensor, step: int, scale: float = 1.0) -> None:
         """Send this rank's flat gradient. `scale` is a loss scaler's; what is remembered is without it."""
-        self._step, self._scale = step, scale
+        self._step, self.scale = step, scale
         n = self._door.world_size
         if not self._codecs:
             self._summed = self._door.all_reduce(self._dense(gradient), channel=self._channel)
@@ -98,7 +100,7 @@ class Group:
 
     def encode(self, gradient: Tensor) -> Tensor:
         """The payload, of what is remembered too."""
-        own = gradient.float() if self._scale == 1.0 else gradient.float() / self._scale
+        own = gradient.float() if self.scale == 1.0 else gradient.float() / self.scale
         return self._encoded(self._memory.compensate(own))
 
     def wait(self) -> None:
@@ -120,7 +122,7 @@ class Group:
         total = out if out.dtype == torch.float32 else torch.empty_like(out, dtype=torch.float32)
         fine = self._meet(total)
         if fine:
-            total.mul_(self._scale / self._door.world_size)
+            total.mul_(self.scale / self._door.world_size)
         if total is not out:
             out.copy_(total)
         return fine
@@ -160,10 +162,10 @@ class Group:
         self._memory.commit()
         marks.append(clock())
         self.add_up(self._codecs[0], [payload] * n, total)
-        total.mul_(self._scale / n)
+        total.mul_(self.scale / n)
         marks.append(clock())
         self._codecs[0].decode(payload[:-1], total.shape, seed=self._seed_of(self._door.rank), out=total)
-        total.mul_(self._scale)
+        total.mul_(self.scale)
         marks.append(clock())
         encode_s, add_s, decode_s = (end - begin for begin, end in pairwise(marks))
         return [encode_s, add_s / n, decode_s]
@@ -173,6 +175,18 @@ class Group:
         """On its way, last time."""
         first = self._summed.seconds if self.primitive == ALL_REDUCE else self._met.seconds
         return first + (self._told.seconds if self.primitive == TWO_STEP else 0.0)
+
+    @property
+    def is_lossy(self) -> bool:
+        """Beyond rounding to two bytes."""
+        return bool(self._codecs)
+
+    @property
+    def sent_bytes(self) -> float:
+        """Of this rank in a step, flags left out."""
+        n = self._door.world_size
+        payload = sum(self._nbytes) if self._codecs else sum(self.sizes) * (4 if self.algorithm.spec == NONE else 2)
+        return payload * ((n - 1) if self.primitive == ALL_GATHER else 2 * (n - 1) / n)
 
     def state(self) -> State:
         kept = self._memory.tensors()
@@ -187,6 +201,9 @@ class Group:
         return slice(begin, begin + self._lengths[self._door.rank])
 
     def _dense(self, gradient: Tensor) -> Tensor:
+        """In place: no copy is made of what goes out as it is."""
+        if self._memory.tensors():  # a debt, which is without the loss scale
+            gradient.copy_(self._memory.compensate(gradient.float() / self.scale) * self.scale)
         gradient.mul_(1 / self._door.world_size)
         return gradient if self.algorithm.spec == NONE else gradient.to(getattr(torch, self.algorithm.spec))
 

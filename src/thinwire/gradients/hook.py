@@ -11,10 +11,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.variable import Variable
 
-from thinwire.gradients.algorithms import ALL_REDUCE, NONE, algorithm
+from thinwire.gradients.algorithms import ALL_REDUCE, DENSE, NONE, algorithm
 from thinwire.gradients.costs import READY
 from thinwire.gradients.group import Group
+from thinwire.gradients.memory import State
 from thinwire.gradients.plan import Plan
+from thinwire.gradients.progress import WINDOW, Progress, Watch
+from thinwire.gradients.verdict import Verdict
 from thinwire.links import Door
 
 # DGC's first ratio; a quarter of it in each of the following parts of the warm-up.
@@ -52,7 +55,8 @@ class Hook:
     """State of the hook of one wrapped model.
 
     `skipped` counts the steps in which somebody's gradient was not finite: all gradients are NaN then on all ranks, and
-    nothing that is remembered changes. `times` is the last step's timeline.
+    nothing that is remembered changes. `times` is the last step's timeline. `progress` is what lossy codecs have cost,
+    window by window; `fell_back` is what groups go by since `auto` has given its codecs up.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Hook:
         *,
         scaler: LossScaler | None = None,
         state: Mapping[str, Tensor] | None = None,
+        progress_every: int = WINDOW,
     ) -> None:
         self.plan, self.door = plan, door
         self._names = names  # by the parameter's id
@@ -77,6 +82,13 @@ class Hook:
         self.steps = 0  # in which groups were sent
         self.skipped = 0
         self.times: list[MeasuredGroup] = []
+        self.progress: list[Progress] = []
+        self.fell_back: str | None = None
+        lossy = [algorithm(group.codec) for group in plan.groups if group.codec not in (NONE, *DENSE)]
+        # With momentum of its own, what is sent is a step and no gradient.
+        watched = progress_every and lossy and not any(each.has_momentum for each in lossy)
+        self._watch = Watch(door, plan.seed, progress_every) if watched else None
+        self._verdict = Verdict(plan)
         if state is not None:
             self.load_state_dict(state)
 
@@ -99,6 +111,8 @@ class Hook:
             group = self._group(len(self._pending), named, bucket.buffer().device)
             times = MeasuredGroup(group.number, self._now())
             scale = self._scaler.get_scale() if self._scaler is not None else 1.0
+            if self._watch is not None:
+                self._watch.came(group, bucket.buffer(), scale)
             group.post(bucket.buffer(), self.steps, scale)
             times.posted_s = self._now()
             self._pending.append(_Pending(group, parameters, bucket.buffer(), future, times))
@@ -114,11 +128,7 @@ class Hook:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything remembered, this rank's, by what and the parameter's name; and the count of steps."""
-        now = {what: dict(own) for what, own in self._state.items()}
-        for group in self._groups.values():
-            for what, own in group.state().items():
-                now.setdefault(what, {}).update(own)
-        flat = {f"{what}/{name}": tensor for what, own in now.items() for name, tensor in own.items()}
+        flat = {f"{what}/{name}": tensor for what, own in self._remembered().items() for name, tensor in own.items()}
         return {"steps": torch.tensor(self.steps), **flat}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -129,6 +139,16 @@ class Hook:
             if name:
                 self._state.setdefault(what, {})[name] = tensor
         self.steps = int(state["steps"])
+
+    def _remembered(self) -> State:
+        now = {what: dict(own) for what, own in self._state.items()}
+        for group in self._groups.values():
+            for own in now.values():
+                for name in group.names:
+                    own.pop(name, None)
+            for what, named in group.state().items():
+                now.setdefault(what, {}).update(named)
+        return now
 
     def _group(self, number: int, named: Sequence[tuple[str, int]], device: torch.device) -> Group:
         names, sizes = [name for name, _ in named], [size for _, size in named]
@@ -147,8 +167,8 @@ class Hook:
                 number,
                 names,
                 sizes,
-                algorithm(own.codec, feedback=self.plan.feedback),
-                own.primitive,
+                algorithm(self.fell_back or own.codec, feedback=self.plan.feedback),
+                ALL_REDUCE if self.fell_back else own.primitive,
                 self.door,
                 device=device,
                 seed=self.plan.seed,
@@ -177,14 +197,9 @@ class Hook:
             if not fine:
                 each.buffer.fill_(torch.nan)
             each.future.set_result(each.buffer)
-        if fine and self.plan.order != READY:
-            # After DDP's last act, which may leave what has come where it is.
-            Variable._execution_engine.queue_callback(self._commit)
-        elif fine:
-            self._commit()
-        else:
-            self._pending.clear()
+        if not fine:
             self.skipped += 1
+            self._pending.clear()
             warnings.warn(
                 f"rank {self.door.ranks[self.door.rank]}: somebody's gradient was not finite in step {self.steps}: all "
                 "are NaN now on all ranks, and what the codecs remember is as it was",
@@ -196,6 +211,11 @@ class Hook:
         else:
             self.steps += 1
         self.door.step += 1
+        if self.plan.order != READY:
+            # After DDP's last act, which may leave what has come where it is.
+            Variable._execution_engine.queue_callback(self._commit)
+        else:
+            self._commit()
 
     def _commit(self) -> None:
         """Remember what the step has left. Not of a parameter whose mean DDP did not put into its gradient: no rank has
@@ -207,9 +227,30 @@ class Hook:
                 for number, (parameter, size) in enumerate(zip(each.parameters, each.group.sizes, strict=True)):
                     if not was_taken(parameter, each.buffer, begin):
                         each.group.keep(number)
+                        each.buffer[begin : begin + size] = 0.0
                     begin += size
             each.group.commit()
+            if self._watch is not None:
+                self._watch.applied(each.group, each.buffer, each.group.scale)
+        counts = bool(self._pending) and bool(self._groups)  # not DDP's own first pass, nor a step that was not finite
         self._pending.clear()
+        if not counts:
+            return
+        if self.fell_back is not None and self.fell_back != self._verdict.milder:
+            self._go_by(self._verdict.milder)  # what was remembered has gone out whole
+        elif self._watch is not None and (found := self._watch.step_over(self.steps, [*self._groups.values()])):
+            self.progress.append(found)
+            if self._verdict.falls_back(found):
+                self._watch = None
+                self._go_by(NONE)
+                if not self.door.rank:
+                    warnings.warn(self._verdict.words(found), RuntimeWarning, stacklevel=2)
+
+    def _go_by(self, spec: str) -> None:
+        """All groups, by a codec that sends what was remembered with the next gradient."""
+        self._state = self._remembered()
+        self._groups.clear()
+        self.fell_back = spec
 
     def _now(self) -> float:
         return time.perf_counter() - self._began_s

@@ -63,6 +63,30 @@ class Residual(Memory):
         return {RESIDUAL: self._kept.neg()}
 
 
+class Debt(Memory):
+    """What a codec that is no longer used has left: goes out whole with the next gradient, which loses nothing."""
+
+    def __init__(self, owed: Tensor) -> None:
+        self._kept: Tensor | None = owed
+        self._next: Tensor | None = None
+
+    def compensate(self, gradient: Tensor) -> Tensor:
+        self._next = None
+        return gradient if self._kept is None else gradient + self._kept
+
+    def keep(self, part: slice) -> None:
+        if self._kept is not None:
+            if self._next is None:
+                self._next = torch.zeros_like(self._kept)
+            self._next[part] = self._kept[part]
+
+    def commit(self) -> None:
+        self._kept, self._next = self._next, None
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {} if self._kept is None else {RESIDUAL: self._kept}
+
+
 class Momentum(Memory):
     """Deep Gradient Compression (arXiv 1712.01887): u = mu u + g, v = v + u; v goes out, and is zero where it did.
 
@@ -124,6 +148,8 @@ def memory_for(
         # But for small tensors, which always go out whole: they would never have any.
         seldom = torch.cat([torch.full((size,), size >= SMALL, dtype=torch.bool, device=device) for size in sizes])
         return Momentum(fill(MOMENTUM), fill(RESIDUAL), momentum, seldom)
+    if any(name in state.get(what, {}) for what in (RESIDUAL, OWED) for name in names):
+        return Debt(fill(RESIDUAL))
     return Memory()
 
 

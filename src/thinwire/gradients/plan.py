@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from thinwire import artifacts
-from thinwire.gradients.algorithms import AUTO, NONE, algorithm
+from thinwire.gradients.algorithms import ALL_REDUCE, AUTO, LEAST_GAIN, MILDEST_FIRST, NONE, algorithm
 from thinwire.gradients.costs import READY, Profile, ways_of
 from thinwire.gradients.cupcake import equal_counts, fuse, layer_wise, one_group
 from thinwire.gradients.timeline import Timeline, Way, replay
@@ -19,6 +19,7 @@ from thinwire.gradients.timeline import Timeline, Way, replay
 FORMAT, VERSION = "thinwire-gradients-plan", 1
 CUPCAKE, LAYER_WISE, ONE_GROUP, EQUAL = "cupcake", "layer-wise", "one", "equal"
 USUAL = (ONE_GROUP, LAYER_WISE, f"{EQUAL}:2", f"{EQUAL}:4", f"{EQUAL}:8")
+MILD = MILDEST_FIRST[1]  # which lose nothing, or next to nothing
 DDP_MIB = (1, 25)  # DDP's own: the first bucket, and all others
 
 
@@ -44,7 +45,9 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Plan:
-    """`alternatives` are other plans' predicted seconds a step, by name."""
+    """`alternatives` are other plans' predicted seconds a step, by name. `rivals` are those of the same groups by
+    milder codecs, which the run may fall back to: where `auto` has chosen lossy ones.
+    """
 
     world_size: int
     sizes: Mapping[str, int]  # of all parameters, by name: the model it was made for
@@ -56,6 +59,7 @@ class Plan:
     seed: int = 0
     predicted: Prediction | None = None
     alternatives: Mapping[str, float] = field(default_factory=dict)
+    rivals: Mapping[str, float] = field(default_factory=dict)
 
     def check(self, sizes: Mapping[str, int], world_size: int) -> None:
         """Raise where it was made for something else."""
@@ -97,10 +101,36 @@ def plan(
 ) -> Plan:
     """The best way to group and send what the profile has measured; or one of the usual ways, to compare with.
 
-    `codec` is one of `algorithms`, several with commas between, or auto. `fusion` is cupcake (optimal), layer-wise,
-    one, or equal:GROUPS.
+    `codec` is one of `algorithms`, several with commas between, or auto, which sends more coarsely only where a step is
+    foretold to gain by it at least LEAST_GAIN. `fusion` is cupcake (optimal), layer-wise, one, or equal:GROUPS.
     """
+
+    def of(specs: Sequence[str]) -> Plan:
+        return _plan(profile, specs, fusion, feedback, momentum, warm_up_steps, seed)
+
     specs = AUTO if codec == "auto" else tuple(codec.split(","))
+    alternatives = _alternatives(profile, specs, feedback) if fusion == CUPCAKE else {}
+    if codec != "auto":
+        return replace(of(specs), alternatives=alternatives)
+    chosen, *coarser = [of(specs) for specs in MILDEST_FIRST]
+    for each in coarser:
+        if _step_s(each) * LEAST_GAIN <= _step_s(chosen):
+            chosen = each
+    chosen = replace(chosen, alternatives=alternatives)
+    if all(group.codec in MILD for group in chosen.groups):
+        return chosen
+    return replace(chosen, rivals={spec: predict(profile, _all_by(chosen, spec)).step_s for spec in MILD})
+
+
+def _plan(
+    profile: Profile,
+    specs: Sequence[str],
+    fusion: str,
+    feedback: bool,
+    momentum: float,
+    warm_up_steps: int,
+    seed: int,
+) -> Plan:
     ways = ways_of(profile, specs, feedback=feedback)
     names = [each.name for each in profile.tensors]
     backward_s = [each.backward_s for each in profile.tensors]
@@ -124,8 +154,16 @@ def plan(
         warm_up_steps=warm_up_steps,
         seed=seed,
         predicted=_predicted(profile, timeline, gap_s),
-        alternatives=_alternatives(profile, specs, feedback) if fusion == CUPCAKE else {},
     )
+
+
+def _step_s(plan: Plan) -> float:
+    assert plan.predicted is not None
+    return plan.predicted.step_s
+
+
+def _all_by(plan: Plan, spec: str) -> Plan:
+    return replace(plan, groups=tuple(replace(group, codec=spec, primitive=ALL_REDUCE) for group in plan.groups))
 
 
 def _best(backward_s: Sequence[float], ways: Sequence[Way]) -> tuple[tuple[int, ...], tuple[int, ...], float]:

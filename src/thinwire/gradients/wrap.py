@@ -12,6 +12,7 @@ from thinwire.gradients import agree, hook
 from thinwire.gradients.costs import READY
 from thinwire.gradients.hook import Hook, LossScaler
 from thinwire.gradients.plan import Plan
+from thinwire.gradients.progress import WINDOW
 from thinwire.links import Door
 
 MIB = 1024**2
@@ -26,11 +27,13 @@ def wrap(
     *,
     scaler: LossScaler | None = None,
     state: Mapping[str, Tensor] | None = None,
+    progress_every: int = WINDOW,
     **options: Any,
 ) -> DistributedDataParallel:
     """The model on all ranks, its gradients averaged by the plan at the end of every backward pass.
 
-    `scaler` is the GradScaler in use, if any. `state` is what `hook_of(model).state_dict()` gave. Other options are
+    `scaler` is the GradScaler in use, if any. `state` is what `hook_of(model).state_dict()` gave.
+    `progress_every` so many steps lossy codecs are measured, on a sample; 0: never. Other options are
     DistributedDataParallel's, `process_group` and `device_mesh` among them: `links` is a door over the same ranks then,
     and profile and plan are that group's. Its first pass is sent uncompressed: DDP learns the order of gradients in it.
     """
@@ -42,6 +45,11 @@ def wrap(
         raise ValueError(
             f"wrap: the plan was made for find_unused_parameters={any_unused}; profile with "
             f"find_unused_parameters={not any_unused}, and plan again"
+        )
+    if progress_every < 0 or (not progress_every and plan.rivals):
+        raise ValueError(
+            f"wrap: progress_every is {progress_every}; give a number of steps, or 0 for never with a plan whose codec "
+            "was named: what auto has chosen is watched"
         )
     group = _group_of(options)
     ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
@@ -58,7 +66,7 @@ def wrap(
     door = links if links is not None else Door(group=group)
     agree.expect_same_plan(door, plan)
     names = {id(each): name for name, each in model.named_parameters()}
-    state_of_hook = Hook(plan, door, names, scaler=scaler, state=state)
+    state_of_hook = Hook(plan, door, names, scaler=scaler, state=state, progress_every=progress_every)
     # Without the copies back from buckets. (Those into them stay: a gradient that was set to None is made elsewhere.)
     options.setdefault("gradient_as_bucket_view", True)
     limits: Any = caps(plan, model)  # fractions of a MiB, which DDP takes though it says int

@@ -1,0 +1,43 @@
+"""Whether a codec that `auto` has chosen costs more than it saves: progress per second beside milder ones'. Pure.
+
+By what was measured of the run (`progress.py`) and what was foretold of steps (`plan.rivals`).
+"""
+
+from thinwire.gradients.algorithms import LEAST_GAIN, NONE
+from thinwire.gradients.plan import Plan
+from thinwire.gradients.progress import Progress
+
+# Windows in a row: one may be by chance, and soon after a change of learning rate.
+PATIENCE = 2
+
+
+class Verdict:
+    """Of one plan. Plans whose codec the user has named have no rivals, and always stand."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._behind = 0
+        # The mildest, unless the next is worth it.
+        self.milder = NONE
+        for spec, step_s in plan.rivals.items():
+            if step_s * LEAST_GAIN <= plan.rivals[self.milder]:
+                self.milder = spec
+
+    def falls_back(self, found: Progress) -> bool:
+        if not self._plan.rivals or self._plan.predicted is None:
+            return False
+        # A step of a milder codec makes all of its progress.
+        is_behind = found.share / self._plan.predicted.step_s < 1 / self._plan.rivals[self.milder]
+        self._behind = self._behind + 1 if is_behind else 0
+        return self._behind >= PATIENCE
+
+    def words(self, found: Progress) -> str:
+        assert self._plan.predicted is not None
+        codecs = ",".join(sorted({group.codec for group in self._plan.groups}))
+        step_ms, milder_ms = 1e3 * self._plan.predicted.step_s, 1e3 * self._plan.rivals[self.milder]
+        return (
+            f"codec auto falls back from {codecs} to {self.milder} in step {found.step}: a step made {found.share:.0%} "
+            f"of the progress of an uncompressed one (cosine {found.cosine:.2f}, norm {found.norm_ratio:.2f} of its, "
+            f"over {found.steps} steps), and is foretold to take {step_ms:.1f} ms instead of {milder_ms:.1f}. "
+            f'To keep it, name it: plan(profile, codec="{codecs}")'
+        )

@@ -1,0 +1,125 @@
+"""What `auto` chooses, what a codec is measured to cost, and when the run gives it up."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.gradients import ledger, work
+from tests.gradients.test_plan import CODED, DENSE, made
+from thinwire import gradients, launch
+from thinwire.gradients.algorithms import AUTO, LEAST_GAIN
+from thinwire.gradients.costs import CodecCost, Profile
+from thinwire.gradients.plan import Prediction
+from thinwire.gradients.progress import Progress, drawn
+from thinwire.gradients.verdict import Verdict
+
+FREE = CodecCost(*(replace(CODED.encode, group_s=0.0, tensor_s=0.0, value_s=0.0),) * 3)
+
+
+def profile_of(bytes_per_s: float, coded: CodecCost = CODED) -> Profile:
+    return replace(made(4, bytes_per_s), codecs={spec: DENSE if spec in AUTO[:2] else coded for spec in AUTO})
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e6, 1e7, 5e7, 1e8, 2e8, 5e8, 1e9, 1e12])
+@pytest.mark.parametrize("coded", [CODED, FREE])
+def test_auto_is_coarser_only_where_a_step_gains_a_tenth_by_it(bytes_per_s: float, coded: CodecCost) -> None:
+    profile = profile_of(bytes_per_s, coded)
+    plans = [gradients.plan(profile, codecs) for codecs in ("none", "none,bfloat16", ",".join(AUTO), "auto")]
+    none_s, two_bytes_s, any_s, auto_s = (plan.predicted.step_s for plan in plans if plan.predicted is not None)
+    chosen = {group.codec for group in plans[3].groups}
+    if chosen == {"none"}:
+        assert auto_s == none_s < LEAST_GAIN * min(two_bytes_s, any_s)
+    else:
+        assert auto_s * LEAST_GAIN <= none_s
+    if chosen <= {"none", "bfloat16"}:
+        assert plans[3].rivals == {}
+    else:
+        assert auto_s == any_s <= two_bytes_s / LEAST_GAIN
+        assert set(plans[3].rivals) == {"none", "bfloat16"}
+        assert auto_s < plans[3].rivals["bfloat16"] < plans[3].rivals["none"]
+    assert plans[3].alternatives == plans[2].alternatives
+
+
+def test_auto_does_not_compress_on_a_fast_wire_and_does_on_a_slow_one() -> None:
+    assert {group.codec for group in gradients.plan(profile_of(1e12, FREE)).groups} == {"none"}
+    slow = gradients.plan(profile_of(1e6))
+    assert not {group.codec for group in slow.groups} & {"none", "bfloat16"}
+    assert gradients.plan(profile_of(1e6), "sign").rivals == {}  # named: never overridden
+
+
+def test_share_is_what_is_left_when_the_difference_is_taken_away() -> None:
+    true, sent = torch.randn(2, 1000, generator=torch.Generator().manual_seed(5)).double()
+    sent = true + 0.3 * sent
+    cosine, ratio = float(true @ sent / true.norm() / sent.norm()), float(sent.norm() / true.norm())
+    expected = 1 - float((true - sent).norm() ** 2 / true.norm() ** 2)
+    assert Progress(0, 50, cosine, ratio).share == pytest.approx(expected)
+
+
+def test_a_codec_falls_back_when_twice_in_a_row_it_costs_more_than_it_saves() -> None:
+    plan = work.plan_by_hand(work.built(), "sign", 2)
+    assert not Verdict(plan).falls_back(Progress(0, 50, -1.0, 1.0))
+    plan = replace(plan, predicted=Prediction(1.0, 0.5), rivals={"none": 2.0, "bfloat16": 1.9})
+    good, bad = Progress(0, 50, 0.8, 0.8), Progress(0, 50, 0.5, 0.5)  # 64 % and 25 %, where 50 % are enough
+    verdict = Verdict(plan)
+    assert verdict.milder == "none"  # bfloat16 would gain 5 % only
+    assert [verdict.falls_back(each) for each in (bad, good, bad, good, bad, bad)] == [False] * 5 + [True]
+    milder = Verdict(replace(plan, rivals={"none": 2.0, "bfloat16": 1.2}))
+    assert milder.milder == "bfloat16"
+    assert [milder.falls_back(each) for each in (good, good)] == [False, True]
+    words = verdict.words(bad)
+    for part in ("from sign to none", "25%", "cosine 0.50", "1000.0 ms instead of 2000.0", 'codec="sign"'):
+        assert part in words
+
+
+@pytest.mark.parametrize(
+    ("codec", "primitive", "rivals", "skip"),
+    [
+        ("topk:0.002", "all_gather", {"none": 1.2, "bfloat16": 1.19}, False),
+        ("topk:0.002", "two_step", {"none": 1.2, "bfloat16": 1.19}, True),
+        ("sign", "two_step", {"none": 1.0, "bfloat16": 0.5}, False),
+    ],
+)
+def test_falling_back_loses_nothing_and_is_ddp_from_then_on(
+    codec: str, primitive: str, rivals: dict[str, float], skip: bool
+) -> None:
+    ranks = launch.run(ledger.fallen, codec, primitive, 4, 20, rivals, skip, workers=2)
+    for found in ranks:
+        assert found.spec == ("bfloat16" if rivals["bfloat16"] == 0.5 else "none")
+        assert found.at == ranks[0].at
+        assert found.progress == ranks[0].progress
+        assert len(found.progress) == 2
+        for told, true in zip(found.progress, found.shares, strict=True):
+            assert told.steps == 4
+            assert skip or told.share == pytest.approx(true, abs=1e-3)  # of all values, as few as they are
+        exact = 1e-2 if found.spec == "bfloat16" else 1e-6
+        assert found.books.missing() < exact
+        assert max(float(each.norm()) for each in found.books.remembered.values()) == 0.0
+        # One step takes what was remembered; a branch that is not used takes it when it is.
+        assert found.off[found.at[0]] > 0.1
+        assert max(found.off[-4:]) < exact
+    assert [len(found.said) for found in ranks] == [1, 0]
+
+
+def test_a_sample_stands_for_all_values() -> None:
+    sizes = torch.tensor([50_000, 3, 1, 700, 20_000])
+    x = torch.randn(int(sizes.sum()), generator=torch.Generator().manual_seed(3)).double()
+    x[50_000:50_004] *= 100  # as of norms and biases
+    found = []
+    for seed in range(200):
+        places, weights = drawn(sizes, 2_000, seed)
+        assert len(places) == 2_000
+        assert bool((places.diff() >= 0).all())
+        found.append(float(weights @ x[places].square() / x.square().sum()))
+    assert all(each == pytest.approx(1, abs=0.4) for each in found)
+    assert sum(found) / 200 == pytest.approx(1, abs=0.03)
+    places, weights = drawn(sizes, 100_000, 0)
+    assert torch.equal(places, torch.arange(len(x)))
+    assert bool((weights == 1).all())
+
+
+@pytest.mark.parametrize("codec", ["sign", "topk:0.01"])
+def test_measuring_costs_a_hundredth_of_the_bytes(codec: str) -> None:
+    for measuring, everything, count in launch.run(ledger.progress_bytes, codec, 20, workers=2):
+        assert 0 < measuring <= 0.0125 * everything
+        assert count > 400
