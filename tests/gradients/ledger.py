@@ -323,7 +323,9 @@ class Fallen:
 def fallen(
     member: Member, codec: str, primitive: str, window: int, steps: int, rivals: dict[str, float], skip: bool = False
 ) -> Fallen:
-    """`skip`: a branch is used now and then. One rank's gradient is infinite in the step after it falls back."""
+    """`skip`: a branch is used now and then. One rank's gradient is infinite in the step after it falls back. The loss
+    is scaled.
+    """
     progress.SHARE = 10.0  # so small a model would be measured once in hundreds of steps
     torch.manual_seed(0)
     model = Branches()
@@ -333,7 +335,8 @@ def fallen(
     found = Fallen(Ledger(_zeros(model), _zeros(model), _zeros(model)), [], None, [], [], [], [])
     with Door(member.store) as door, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        wrapped = gradients.wrap(model, plan, door, progress_every=window)
+        scaler = work.Scaler()
+        wrapped = gradients.wrap(model, plan, door, progress_every=window, scaler=scaler)
         plain = DistributedDataParallel(copy.deepcopy(model), find_unused_parameters=skip)
         hook = gradients.hook_of(wrapped)
         poisoned = False
@@ -346,6 +349,7 @@ def fallen(
             for each in (wrapped, plain, twin):
                 each.zero_grad()
                 loss = nn.functional.cross_entropy(each(x, used), y)
+                loss = loss * scaler.scale if each is wrapped else loss
                 (loss * torch.inf if poison and each is wrapped and member.rank else loss).backward()
             if hook.fell_back != before:
                 found.at.append(step)
@@ -354,6 +358,9 @@ def fallen(
                 assert all(bool(each.grad.isnan().all()) for each in model.parameters() if each.grad is not None)
                 continue
             away, size = 0.0, 0.0
+            for own in model.parameters():
+                if own.grad is not None:
+                    own.grad.div_(scaler.scale)
             for name, own in model.named_parameters():
                 if own.grad is not None:
                     found.books.applied[name] += own.grad
