@@ -31,7 +31,7 @@ def test_doctor_says_what_is_here_and_what_to_do(tmp_path: Path, monkeypatch: py
     assert __version__ in done.stdout
     found = {each["what"]: each for each in json.loads(target.read_text())["findings"]}
     assert found["backends"]["found"].startswith("gloo")
-    monkeypatch.setattr("thinwire.cli.doctor.native", lambda: None)
+    monkeypatch.setattr("thinwire.cli.doctor.native_module", lambda: None)
     monkeypatch.setattr("thinwire.launch.lab.missing", lambda: "emulated hosts need root; run as root")
     missing = {each.what: each for each in doctor.findings() if each.state == doctor.MISSING}
     assert set(missing) == {"kernels", "emulated hosts"}

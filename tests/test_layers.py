@@ -10,10 +10,12 @@ SOURCE = Path(__file__).parent.parent / "src" / "thinwire"
 
 # In words: cli, bench -> fullgraph minibatch gradients crossmesh -> training -> graphs -> codecs links launch ->
 # artifacts.
-FOUNDATION = {"artifacts"}
+FOUNDATION = {"artifacts", "later", "native"}
 PARTS = {"codecs", "links", "launch"}
 TECHNIQUES = {"fullgraph", "minibatch", "gradients", "crossmesh"}
 MAY_IMPORT: dict[str, set[str]] = {
+    "later": set(),
+    "native": set(),
     "artifacts": set(),
     "codecs": FOUNDATION,
     "links": FOUNDATION,

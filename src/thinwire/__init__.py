@@ -1,5 +1,4 @@
 """thinwire: distributed training that waits less for the network."""
 
-from importlib.metadata import version
-
-__version__ = version("thinwire")
+# Written here and read by the build: looking it up in the installed package's metadata takes longer than `--help`.
+__version__ = "0.1.0"

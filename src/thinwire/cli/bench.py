@@ -11,12 +11,11 @@ import tyro
 from rich.console import Console
 
 from thinwire import artifacts
-from thinwire.bench import batches, harness
+from thinwire.bench import batches
 from thinwire.bench import codec as codec_bench
-from thinwire.bench.case import load_case
+from thinwire.bench.case import Case, load_case
 from thinwire.cli import forecasts, limit, progress, tables
 from thinwire.cli.limit import Limit
-from thinwire.forecast import check
 from thinwire.launch import lab
 from thinwire.training import machine
 
@@ -75,7 +74,7 @@ class Bench:
             if not self.case.endswith(".toml"):
                 raise ValueError(f"there is no case {self.case!r}; give codec, batches or a case file (.toml)")
             case = load_case(Path(self.case))
-            (check.check if case.workload == check.WORKLOAD else harness.check)(case)
+            _bench_of(case).check(case)
             return
         for name in ("rows", "columns", "threads", "repeats"):
             if getattr(self, name) < 1:
@@ -126,19 +125,18 @@ class Bench:
     def _case(self, console: Console) -> tuple[dict[str, Any], int, int]:
         case = replace(load_case(Path(self.case)), limit_s=self.limit)
         with progress.bar(case.name) as on_progress:
-            measure = check.run if case.workload == check.WORKLOAD else harness.run
-            result = measure(case, on_progress=on_progress)
+            bench = _bench_of(case)
+            result = bench.run(case, on_progress=on_progress)
         console.print(tables.methods(result))
-        if case.workload == check.WORKLOAD:
-            console.print(forecasts.off(result, *check.errors(result.rows)), highlight=False)
+        content = result.to_json()
+        if foretold := hasattr(bench, "errors"):
+            median, worst = bench.errors(result.rows)
+            console.print(forecasts.off(result, median, worst), highlight=False)
+            content |= {"predicted_off_median": median, "predicted_off_worst": worst}
         if problems := tables.problems(result):
             console.print(problems)
-        for line in tables.thinner(result) if case.workload != check.WORKLOAD else ():
+        for line in tables.thinner(result) if not foretold else ():
             console.print(line, highlight=False)
-        content = result.to_json()
-        if case.workload == check.WORKLOAD:
-            median, worst = check.errors(result.rows)
-            content |= {"predicted_off_median": median, "predicted_off_worst": worst}
         return content, case.seed, case.hosts * case.ranks_per_host
 
     def _files(self) -> list[Path]:
@@ -146,6 +144,14 @@ class Bench:
         if self.save:
             files.append(_unused(RESULTS / f"{date.today().isoformat()}-{Path(self.case).stem}.json"))
         return files
+
+
+def _bench_of(case: Case) -> Any:
+    """What checks and runs it. Imported here: it brings every workload along, which codecs and batches do without."""
+    from thinwire.bench import harness
+    from thinwire.forecast import check
+
+    return check if case.workload == check.WORKLOAD else harness
 
 
 def _unused(path: Path) -> Path:

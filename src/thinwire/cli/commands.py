@@ -2,14 +2,16 @@
 
 import importlib
 import sys
+from dataclasses import MISSING, fields
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
-from thinwire import __version__, launch
+from thinwire import __version__
 from thinwire.cli.spelling import check_choices, nearest
+from thinwire.launch.failures import LabUnavailable, RankFailed
+from thinwire.launch.seat import seat_from_torchrun
 
 ABOUT = "Distributed training that waits less for the network."
 
@@ -64,14 +66,14 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         command = parsed(arguments)
         command.verify()
-        seat = launch.seat_from_torchrun()
+        seat = seat_from_torchrun()
         if seat is not None and seat.rank != 0:
             if not command.joins:
                 return
             console = Console(quiet=True)
         command.run(console)
-    except (ValueError, OSError, launch.RankFailed, launch.LabUnavailable) as error:
-        said = (isinstance(error, launch.RankFailed) and error.reason) or error
+    except (ValueError, OSError, RankFailed, LabUnavailable) as error:
+        said = (isinstance(error, RankFailed) and error.reason) or error
         Console(stderr=True).print(f"thinwire: {said}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
@@ -92,6 +94,11 @@ def parsed(arguments: list[str]) -> Command:
         entry, called, rest = PLANS[rest[0]], f"plan {rest[0]}", rest[1:]
     file, _, kind = entry.where.partition(":")
     command: Any = getattr(importlib.import_module(f"thinwire.cli.{file}"), kind)
+    if not rest and all(field.default is not MISSING for field in fields(command)):
+        usual: Command = command()  # nothing to read, and no wait for what reads it
+        return usual
+    import tyro
+
     check_choices(command, rest)
     made: Command = tyro.cli(command, prog=f"thinwire {called}", args=rest)
     return made

@@ -2,24 +2,27 @@
 
 import platform
 import shutil
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-import torch
-import torch.distributed as dist
 import tyro
 from rich.console import Console
 from rich.table import Table
 
 from thinwire import __version__, artifacts
-from thinwire.codecs.kernels import native
+from thinwire.cli.torch_build import TorchBuild, torch_build
 from thinwire.launch import lab
+from thinwire.native import native_module
 from thinwire.training import machine
 
 GOOD, MISSING, NOTE = "ok", "missing", "note"
 COLOURS = {GOOD: "green", MISSING: "yellow", NOTE: "cyan"}
 LITTLE_MEMORY_BYTES = 4e9
+# What the drivers of GPUs that torch has code for leave on Linux (CUDA, ROCm, and either in a WSL): without one of them
+# there is no need to import torch, and ask it.
+DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 @dataclass(frozen=True)
@@ -61,20 +64,27 @@ class Doctor:
 
 def findings() -> list[Finding]:
     """In the order in which a newcomer needs them."""
-    return [
+    build = torch_build()
+    found = [
         Finding("thinwire", GOOD, f"{__version__}, Python {platform.python_version()}, {platform.system()}"),
-        Finding("torch", GOOD, f"{torch.__version__}"),
+        _torch(build),
         _native(),
         _cores(),
         _memory(),
-        _gpus(),
-        _backends(),
-        _emulation(),
     ]
+    if build is not None:
+        found += [_gpus(build), _backends(build)]
+    return [*found, _emulation()]
+
+
+def _torch(build: TorchBuild | None) -> Finding:
+    if build is None:
+        return Finding("torch", MISSING, "not installed", "pip install torch==2.13.0")
+    return Finding("torch", GOOD, build.version)
 
 
 def _native() -> Finding:
-    module = native()
+    module = native_module()
     if module is None:
         return Finding("kernels", MISSING, "torch twins", "reinstall with a C++ compiler for kernels many times faster")
     return Finding("kernels", GOOD, f"native, {module.isa()}")
@@ -99,18 +109,26 @@ def _memory() -> Finding:
     return Finding("memory", GOOD, found)
 
 
-def _gpus() -> Finding:
+def _gpus(build: TorchBuild) -> Finding:
+    none = Finding("GPUs", NOTE, "none; all runs on the CPU")
+    if sys.platform == "linux" and not any(Path(driver).exists() for driver in DRIVERS):
+        return none
+    if not build.has_gpu_code:
+        advice = "install a torch that was built for them" if sys.platform == "linux" else ""
+        return Finding("GPUs", NOTE, "none that this torch has code for; all runs on the CPU", advice)
+    import torch  # only it knows whether driver and build go together
+
     if not torch.cuda.is_available():
-        return Finding("GPUs", NOTE, "none; all runs on the CPU")
+        return none
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return Finding("GPUs", GOOD, ", ".join(names))
 
 
-def _backends() -> Finding:
-    offered = [name for name, there in (("gloo", dist.is_gloo_available), ("nccl", dist.is_nccl_available)) if there()]
-    if "gloo" not in offered:
-        return Finding("backends", MISSING, ", ".join(offered) or "none", "install a torch that was built with gloo")
-    return Finding("backends", GOOD, ", ".join(offered))
+def _backends(build: TorchBuild) -> Finding:
+    if "gloo" not in build.backends:
+        found = ", ".join(build.backends) or "none"
+        return Finding("backends", MISSING, found, "install a torch that was built with gloo")
+    return Finding("backends", GOOD, ", ".join(build.backends))
 
 
 def _emulation() -> Finding:

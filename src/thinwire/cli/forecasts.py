@@ -1,15 +1,20 @@
 """How forecasts look on a terminal: a table of methods, and how it changes with the rate."""
 
+from __future__ import annotations  # a case's result, of which only `bench` imports the rest
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from thinwire.bench.harness import CaseResult
 from thinwire.forecast import Forecast
 from thinwire.forecast.forecast import base_of, comparable, is_sampled
+
+if TYPE_CHECKING:
+    from thinwire.bench.harness import CaseResult
 
 BARS = " ▁▂▃▄▅▆▇█"
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from thinwire import artifacts, graphs, minibatch
 from thinwire.cli import tables
-from thinwire.cli.train import Rows
+from thinwire.cli.choices import Rows
 from thinwire.minibatch import predict
 from thinwire.minibatch.policies import Question, capacity, choose, worth
 from thinwire.minibatch.rows import RowFormat

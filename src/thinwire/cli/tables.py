@@ -1,17 +1,20 @@
 """What the command shows, as tables that fit a terminal of 80 columns. Builds them; cli.py prints."""
 
+from __future__ import annotations  # types of all workloads, of which a command imports its own
+
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from thinwire.bench import batches as batch_bench
-from thinwire.bench import codec as codec_bench
-from thinwire.bench import harness
-from thinwire.gradients import Plan
+if TYPE_CHECKING:
+    from thinwire.bench import batches as batch_bench
+    from thinwire.bench import codec as codec_bench
+    from thinwire.bench import harness
+    from thinwire.gradients import Plan
 
 
 def codecs(result: codec_bench.CodecBench) -> Table:

@@ -12,6 +12,7 @@ from rich.console import Console
 from thinwire import artifacts, fullgraph, graphs, launch, minibatch
 from thinwire.cli import forecasts, limit, tables
 from thinwire.cli.agree import agreed
+from thinwire.cli.choices import Rows
 from thinwire.cli.limit import Limit
 from thinwire.cli.spelling import nearest
 from thinwire.cli.watch import watched
@@ -31,7 +32,6 @@ KINDS = ("sage", "gcn", "gat", "gin")
 AUTO = "auto"
 AGAINST = "against"  # in --out: the run to compare with
 Policy = Literal["vip", "degree", "halo", "paths", "simulation", "oracle", "none"]
-Rows = Literal["auto", "float32", "float16", "uniform:8", "uniform:4", "uniform:2", "uniform:1"]
 
 
 @dataclass

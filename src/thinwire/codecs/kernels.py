@@ -1,18 +1,15 @@
 """Chooses who does the work: the native module on CPU tensors, the torch twins elsewhere or where it is missing."""
 
 import contextlib
-import os
-import warnings
 from collections.abc import Iterator
 from contextvars import ContextVar
-from functools import cache
-from importlib import import_module
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
 from thinwire.codecs import twins
+from thinwire.native import native_module
 
 
 class Kernels(Protocol):
@@ -76,21 +73,9 @@ def kernels_for(x: Tensor) -> Kernels:
     return module
 
 
-@cache
 def native() -> Native | None:
-    """The native module, or None with one warning. `THINWIRE_NATIVE=0` turns it off without a word."""
-    if os.environ.get("THINWIRE_NATIVE") == "0":
-        return None
-    try:
-        return cast(Native, import_module("thinwire._native"))
-    except ImportError as error:
-        warnings.warn(
-            f"thinwire's native kernels could not be loaded ({error}); the torch twins give the same results, many "
-            "times slower. Reinstall thinwire where a C++17 compiler is at hand, or set THINWIRE_NATIVE=0.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return None
+    """The native module; None, with one warning, where it can't be loaded."""
+    return cast(Native | None, native_module())
 
 
 @contextlib.contextmanager

@@ -1,9 +1,9 @@
 """Full-graph training: halo features forward, halo gradients backward."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from thinwire.fullgraph.plan import METHODS, Plan
+from thinwire.later import offered
 
 if TYPE_CHECKING:
     from thinwire.fullgraph.distribute import distribute
@@ -14,17 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["METHODS", "NotFinite", "Plan", "QHAdam", "Unsupported", "distribute"]
 
 # These bring torch or PyG along, which take seconds to import: who only makes a plan does not wait for it.
-_LATER = {
-    "distribute": "fullgraph.distribute",
-    "Unsupported": "fullgraph.edges",
-    "NotFinite": "training.finite",
-    "QHAdam": "training.qhadam",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"thinwire.{_LATER[name]}"), name)
-    globals()[name] = found
-    return found
+__getattr__ = offered(
+    __name__,
+    {
+        "distribute": "thinwire.fullgraph.distribute",
+        "Unsupported": "thinwire.fullgraph.edges",
+        "NotFinite": "thinwire.training.finite",
+        "QHAdam": "thinwire.training.qhadam",
+    },
+)

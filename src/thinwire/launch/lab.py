@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch.distributed as dist
-
+from thinwire.launch.failures import LabUnavailable
 from thinwire.launch.namespaces import FOLDER, enter_namespace
-from thinwire.launch.ranks import run_ranks
 from thinwire.launch.seat import Seat, seat_from_torchrun
-from thinwire.launch.store import serve_store
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 T = TypeVar("T")
 
@@ -51,10 +51,6 @@ LEAST_TRAIN_BYTES = 2_048
 MOST_TRAIN_BYTES = 65_536
 
 _labs = count()
-
-
-class LabUnavailable(RuntimeError):
-    """This machine can't emulate hosts. The message says what is missing and what to do."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +116,8 @@ class Lab:
 
     def run(self, work: Callable[..., Any], *arguments: Any, ranks_per_host: int = 1) -> list[Any]:
         """`work(member, *arguments)` on every rank; rank r lives on host r // ranks_per_host."""
+        from thinwire.launch.ranks import run_ranks  # with torch
+
         world_size = self.hosts * ranks_per_host
         threads = max(1, (os.cpu_count() or 1) // world_size)
         store, port = self._serve_store()
@@ -183,7 +181,9 @@ class Lab:
         for name in (*self.namespaces, self.switch):
             _delete(name)
 
-    def _serve_store(self) -> tuple[dist.TCPStore, int]:
+    def _serve_store(self) -> "tuple[dist.TCPStore, int]":
+        from thinwire.launch.store import serve_store  # with torch
+
         with _without_stderr():
             return _inside(self.switch, lambda: serve_store(SWITCH_ADDRESS))
 

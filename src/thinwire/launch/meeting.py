@@ -7,11 +7,8 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from thinwire import __version__
+from thinwire.launch.failures import StartFailed
 from thinwire.launch.seat import Seat
-
-
-class StartFailed(ValueError):
-    """Ranks did not all come, or not for the same. The message says which."""
 
 
 def name_of(work: Callable[..., object]) -> str:

@@ -10,7 +10,6 @@ import fcntl
 import logging
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import threading
@@ -23,6 +22,7 @@ from typing import Any, Protocol
 
 import torch.multiprocessing as torch_mp
 
+from thinwire.launch.failures import RankFailed
 from thinwire.launch.meeting import name_of
 from thinwire.launch.membership import joined
 from thinwire.launch.namespaces import enter_namespace
@@ -33,18 +33,6 @@ GRACE_S = 8.0
 # What they are given after that; then they are killed.
 END_S = 3.0
 PR_SET_PDEATHSIG = 1
-
-
-class RankFailed(RuntimeError):
-    """A rank did not end well. The message is that rank's traceback, or how the process died."""
-
-    def __init__(self, rank: int, world_size: int, how: str) -> None:
-        super().__init__(f"rank {rank} of {world_size} failed: {how}")
-        self.rank = rank
-        self.how = how
-        # One of our own errors explains itself: what it says, without the way there.
-        own = list(re.finditer(r"^thinwire\.[\w.]+: ", how, flags=re.MULTILINE))
-        self.reason = how[own[-1].end() :].strip() if own else None
 
 
 @dataclass(frozen=True)

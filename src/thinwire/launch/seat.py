@@ -3,9 +3,11 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-import torch.distributed as dist
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
 
 TORCHRUN_WORDS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -30,8 +32,8 @@ class Member:
     """What a rank's function is given: its seat, the store that all ranks share, and the device to compute on."""
 
     seat: Seat
-    store: dist.Store
-    device: torch.device
+    store: "dist.Store"
+    device: "torch.device"
 
     @property
     def rank(self) -> int:

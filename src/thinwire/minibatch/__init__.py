@@ -1,8 +1,8 @@
 """Minibatch training on sampled neighbourhoods, features in parts (SALIENT++): VIP, cache, sampler, pipeline."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from thinwire.later import offered
 from thinwire.minibatch.loader import Loader
 from thinwire.minibatch.plan import POLICIES, Plan
 from thinwire.minibatch.topology import Topology
@@ -13,8 +13,5 @@ if TYPE_CHECKING:
 
 __all__ = ["POLICIES", "Loader", "Plan", "Topology", "exact", "sampled", "vip"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in ("exact", "sampled"):  # they bring PyG along, which takes seconds to import
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("thinwire.minibatch.inference"), name)
+# With PyG.
+__getattr__ = offered(__name__, dict.fromkeys(("exact", "sampled"), "thinwire.minibatch.inference"))

@@ -5,9 +5,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from thinwire.codecs.kernels import native
+from thinwire.native import native_module
 
 
 def cores() -> int:
@@ -23,7 +21,9 @@ def shared_cores() -> int | None:
 
 def facts() -> dict[str, Any]:
     """Of this rank's."""
-    module = native()
+    import torch  # here, as who only counts cores has no use for it
+
+    module = native_module()
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),
