@@ -4,12 +4,15 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from thinwire import __version__
+from thinwire import __version__, graphs
 from thinwire.cli import doctor, main
+from thinwire.graphs.files import write_npz
 
 
 def thinwire(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -106,6 +109,24 @@ def test_train_compares_what_it_sent_with_float32(tmp_path: Path) -> None:
     wrong = thinwire("train", "--data", str(shards), "--workers", "3")
     assert wrong.returncode == 2
     assert "has 2 parts, this run 3 ranks; give --workers 2" in " ".join(wrong.stderr.split())
+
+
+def test_a_run_without_test_nodes_has_no_test_score(tmp_path: Path) -> None:
+    graph = graphs.load("synthetic:nodes=300,classes=4")
+    split = np.where(graph.split == graphs.TEST, graphs.UNUSED, graph.split).astype(graph.split.dtype)
+    write_npz(tmp_path / "graph.npz", replace(graph, split=split))
+    out, target, told = tmp_path / "run", tmp_path / "result.json", tmp_path / "report.json"
+    words = ["--epochs", "2", "--workers", "1", "--out", str(out), "--json", str(target)]
+    done = thinwire("train", "--data", str(tmp_path / "graph.npz"), *words)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"test score +-\s", done.stdout)
+    assert re.search(r"validation score +\d+\.\d+%", done.stdout)
+    result = json.loads(target.read_text())
+    assert result["test_score"] is None
+    assert 0 <= result["val_score"] <= 1
+    assert thinwire("report", str(out), "--json", str(told)).returncode == 0
+    assert json.loads(told.read_text())["runs"][0]["test_score"] is None
+    assert "0.00%" not in (out / "report.html").read_text()
 
 
 def test_mistakes_are_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,12 +10,14 @@ SOURCE = Path(__file__).parent.parent / "src" / "thinwire"
 
 # In words: cli, bench -> fullgraph minibatch gradients crossmesh -> training -> graphs -> codecs links launch ->
 # artifacts.
-FOUNDATION = {"artifacts", "later", "native"}
+FOUNDATION = {"artifacts", "later", "leaving", "native", "scratch"}
 PARTS = {"codecs", "links", "launch"}
 TECHNIQUES = {"fullgraph", "minibatch", "gradients", "crossmesh"}
 MAY_IMPORT: dict[str, set[str]] = {
     "later": set(),
+    "leaving": set(),
     "native": set(),
+    "scratch": set(),
     "artifacts": set(),
     "codecs": FOUNDATION,
     "links": FOUNDATION,

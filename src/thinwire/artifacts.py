@@ -5,9 +5,9 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import socket
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,17 +79,25 @@ def _checksum(content: Mapping[str, Any]) -> str:
 def new_file(path: Path) -> Iterator[IO[bytes]]:
     """A file beside `path`, renamed to it at the end: a reader sees the old content or the new, never half."""
     path = check_writable(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = _beside(path)
+    # By the umask, as any other file; one that takes another's place has that one's mode.
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        if path.exists():
+            temporary.chmod(path.stat().st_mode & 0o777)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def _beside(path: Path, more: str = "") -> Path:
+    """A hidden name that nobody else has."""
+    return path.with_name(f".{path.name}.{more}{secrets.token_hex(8)}")
 
 
 def check_folder(path: Path, known: Callable[[str], bool]) -> Path:
@@ -119,14 +127,13 @@ def new_folder(path: Path, known: Callable[[str], bool]) -> Iterator[Path]:
     path = check_folder(path, known)
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.{os.getpid()}.{socket.gethostname()}."))
+    temporary = _beside(path, f"{os.getpid()}.{socket.gethostname()}.")
+    temporary.mkdir()
     try:
         yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o777 & ~umask)
+        by_umask = temporary.stat().st_mode & 0o666
         for written in temporary.iterdir():
-            written.chmod(0o666 & ~umask)
+            written.chmod(by_umask)  # whoever wrote it may have been stricter
             _sync(written)
         _sync(temporary)
         if path.exists():

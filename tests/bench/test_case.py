@@ -1,13 +1,17 @@
 """Cases: mistakes are found before anything runs; steps become rows."""
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from thinwire import graphs
 from thinwire.bench import fullgraph, harness, training
 from thinwire.bench.case import Case, load_case
+from thinwire.bench.harness import CaseResult
+from thinwire.cli import tables
 from thinwire.codecs import parse_codec
 from thinwire.forecast import check as predict
 
@@ -154,6 +158,19 @@ def test_whole_runs_are_compared_with_exact_of_the_same_model() -> None:
     assert sylvie["best_points_to_exact"] == pytest.approx(-10)
     assert gcn["to_score_s"] == 2.0
     assert (never["to_score_s"], never["reached"]) == (None, 0)
+
+
+def test_without_test_or_validation_nodes_there_is_no_score() -> None:
+    case = Case("c", "training", ("exact", "sylvie"), hosts=2)
+    line = {"seconds": 9.0, "exposed_s": 1.0, "bytes": 10, "repeat": 0, "curve": [[1.0, None]], "val_score": None}
+    steps = [{**line, "method": name, "test_score": None, "best_test_score": None} for name in case.methods]
+    rows = harness.summarise(case, steps)
+    assert [(row.more or {})["score"] for row in rows] == [None, None]
+    shown = io.StringIO()
+    Console(width=120, file=shown).print(tables.methods(CaseResult(case, rows, None)))
+    assert "%" not in shown.getvalue()
+    assert training._at_best([{"val_score": None, "test_score": 0.5}]) is None
+    assert training._at_best([{"val_score": 0.5, "test_score": None}]) is None
 
 
 def test_the_score_reported_is_that_of_the_best_validation() -> None:

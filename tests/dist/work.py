@@ -50,6 +50,22 @@ def die_on(member: Member, rank: int) -> None:
     time.sleep(60)
 
 
+def fail_together(member: Member) -> None:
+    """After a transfer, an error of the work's own on every rank."""
+    with Door(member.store) as door:
+        door.all_reduce(torch.ones(4), channel="x").wait()
+        raise ZeroDivisionError("the work failed")
+
+
+def lose_rank_1(member: Member) -> None:
+    """It dies while the others wait for it, and for each other."""
+    with Door(member.store) as door:
+        door.all_reduce(torch.ones(4), channel="x").wait()
+        if member.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        door.all_reduce(torch.ones(1 << 20), channel="x").wait()
+
+
 def note_and_sleep(member: Member, folder: str) -> None:
     (Path(folder) / str(member.rank)).write_text(str(os.getpid()))
     time.sleep(120)

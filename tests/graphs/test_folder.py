@@ -6,9 +6,10 @@ import shutil
 import socket
 import subprocess
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,6 +168,46 @@ def test_swapped_missing_and_foreign_files_are_named(folder: Path) -> None:
     manifest.unlink()
     with pytest.raises(GraphError, match=r"no manifest\.json"):
         read_shard(folder, 0)
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """A manifest that somebody else wrote, with a right checksum."""
+    path = folder / "manifest.json"
+    content = json.loads(path.read_text())
+    del content["checksum"]
+    change(content)
+    artifacts.write_sealed(path, content)
+
+
+@pytest.mark.parametrize("name", ["../part0.safetensors", "/etc/passwd", "deep/part0.safetensors", "..", "."])
+def test_a_manifest_leads_nowhere_else(folder: Path, name: str) -> None:
+    shutil.copy(folder / "part0.safetensors", folder.parent)  # which would fit
+    rewrite(folder, lambda content: content["parts"][0].update(file=name))
+    with pytest.raises(GraphError, match=r"manifest\.json: part 0 is in '.*', which leads out of .*shards"):
+        read_shard(folder, 0)
+
+
+def test_a_manifest_lacks_nothing(folder: Path) -> None:
+    path = folder / "manifest.json"
+    whole = path.read_bytes()
+    content = json.loads(whole)
+    lacking: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
+        *(
+            (key, lambda given, key=key: given.pop(key))
+            for key in content
+            if key not in ("format", "version", "checksum")
+        ),
+        *((f"part 1 .*{key}", lambda given, key=key: given["parts"][1].pop(key)) for key in content["parts"][1]),
+        ("'num_parts' is 'two', no int", lambda given: given.update(num_parts="two")),
+        ("4 parts, and 3 told of", lambda given: given.update(num_parts=4)),
+    ]
+    assert len(lacking) > 20
+    for told, change in lacking:
+        rewrite(folder, change)
+        with pytest.raises(GraphError, match=f"manifest.json: .*{told}"):
+            read_manifest(folder)
+        path.write_bytes(whole)
+    read_manifest(folder)
 
 
 def damage(content: bytes, rng: random.Random) -> bytes:

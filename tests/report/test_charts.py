@@ -58,6 +58,14 @@ def test_scores_hold_until_the_next_evaluation(runs: list[Run]) -> None:
     assert by_seconds[0]["x"] == pytest.approx([0.1 + 0.4 * epochs for epochs in (5, 10, 15, 20)])
     assert by_epoch[0]["y"] == by_seconds[0]["y"]
     assert {trace["line"]["color"] for trace in by_epoch[2:4]} == {"var(--run-1)"}
+    assert [trace["showlegend"] for trace in by_epoch] == [True, False] * 3
+
+
+def test_a_run_without_test_nodes_is_in_the_legend_by_its_other_score(tmp_path: Path) -> None:
+    folder = made.run(tmp_path / "run", method="exact")
+    lines = [json.loads(line) | {"test_score": None} for line in (folder / "events.jsonl").read_text().splitlines()]
+    (folder / "events.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert [trace["showlegend"] for trace in traces(scores(read_runs([folder])))] == [True]
 
 
 def test_loss_against_epochs_and_seconds(runs: list[Run]) -> None:

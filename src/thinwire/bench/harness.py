@@ -6,7 +6,6 @@ middle still has what came before.
 
 import json
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -32,6 +31,7 @@ from thinwire.bench.case import Case
 from thinwire.launch import Lab, LabUnavailable, Member, RankFailed
 from thinwire.links import Door
 from thinwire.links.telling import tell
+from thinwire.scratch import scratch_folder
 
 
 class Workload(Protocol):
@@ -110,8 +110,8 @@ def check(case: Case) -> None:
 def run(case: Case, *, on_progress: Callable[[float, str], None] = lambda share, what: None) -> CaseResult:
     """Run it in a lab of its own."""
     check(case)
-    with tempfile.TemporaryDirectory(prefix="thinwire-bench-") as folder:
-        events = Path(folder) / EVENTS
+    with scratch_folder("bench") as folder:
+        events = folder / EVENTS
         events.touch()
         over = threading.Event()
         watcher = threading.Thread(target=_watch, args=(events, case, over, on_progress))
@@ -119,7 +119,7 @@ def run(case: Case, *, on_progress: Callable[[float, str], None] = lambda share,
         failed = None
         try:
             on_progress(0.0, "setting up")
-            WORKLOADS[case.workload].set_up(case, Path(folder))
+            WORKLOADS[case.workload].set_up(case, folder)
             with Lab(case.hosts, rate=case.rate, rates=case.rates or None) as lab:
                 lab.run(_rank, case, str(folder), ranks_per_host=case.ranks_per_host)
         except RankFailed as error:

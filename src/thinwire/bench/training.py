@@ -3,7 +3,7 @@
 import itertools
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,10 +49,11 @@ def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[
     return {"seconds": clock[-1], "curve": curve, **sums, **run.scores, "best_test_score": _at_best(run.rows)}
 
 
-def _at_best(rows: Sequence[Mapping[str, Any]]) -> float:
-    """The test score of the first epoch whose validation score is the best: what papers report."""
+def _at_best(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """The test score of the first epoch whose validation score is the best: what papers report. None without either."""
     known = [row for row in rows if row["val_score"] is not None]
-    return float(max(known, key=lambda row: row["val_score"])["test_score"])
+    best = max(known, key=lambda row: float(row["val_score"]), default=None)
+    return None if best is None or best["test_score"] is None else float(best["test_score"])
 
 
 def _clock(job: Job[Any], prepared: tuple[graphs.Shard, graphs.Manifest], door: Door) -> list[float]:
@@ -75,12 +76,12 @@ def _run(job: Job[Any], prepared: tuple[graphs.Shard, graphs.Manifest], door: Do
 def summary(case: Case, method: str, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """Mean and extremes of the test score over seeds, beside `exact` of the same model; and when that was reached."""
     own = lines[method]
-    scores = [line["test_score"] for line in own]
+    scores = [line["test_score"] for line in own if line["test_score"] is not None]
     found = {
-        "score": statistics.mean(scores),
-        "score_low": min(scores),
-        "score_high": max(scores),
-        "best_score": statistics.mean(line["best_test_score"] for line in own),
+        "score": _mean(scores),
+        "score_low": min(scores, default=None),
+        "score_high": max(scores, default=None),
+        "best_score": _mean(line["best_test_score"] for line in own),
     }
     exact = lines.get(_exact_beside(case, method), [])
     goals = {line["repeat"]: line for line in exact}
@@ -88,13 +89,21 @@ def summary(case: Case, method: str, lines: Mapping[str, Sequence[Mapping[str, A
     if both:
         reached = [_reached_s(line["curve"], goal["val_score"]) for line, goal in both]
         known = [seconds for seconds in reached if seconds is not None]
-        found["points_to_exact"] = 100 * statistics.mean(line["test_score"] - goal["test_score"] for line, goal in both)
-        found["best_points_to_exact"] = 100 * statistics.mean(
-            line["best_test_score"] - goal["best_test_score"] for line, goal in both
-        )
+        found["points_to_exact"] = _mean(_points(line, goal, "test_score") for line, goal in both)
+        found["best_points_to_exact"] = _mean(_points(line, goal, "best_test_score") for line, goal in both)
         found["to_score_s"] = statistics.median(known) if 2 * len(known) > len(reached) else None
         found["reached"] = len(known)
     return found
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Of those that are known: a graph without test nodes has no scores."""
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known else None
+
+
+def _points(line: Mapping[str, Any], goal: Mapping[str, Any], name: str) -> float | None:
+    return None if line[name] is None or goal[name] is None else 100 * float(line[name] - goal[name])
 
 
 def _exact_beside(case: Case, method: str) -> str:
@@ -104,5 +113,7 @@ def _exact_beside(case: Case, method: str) -> str:
     return next((each for each in same if each.split()[0] == "exact"), "")
 
 
-def _reached_s(curve: Sequence[Sequence[float | None]], goal: float) -> float | None:
+def _reached_s(curve: Sequence[Sequence[float | None]], goal: float | None) -> float | None:
+    if goal is None:
+        return None
     return next((seconds for seconds, score in curve if score is not None and score >= goal), None)

@@ -1,7 +1,6 @@
 """`thinwire plan`."""
 
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -18,6 +17,7 @@ from thinwire.forecast import METHODS, even
 from thinwire.forecast.here import foretell
 from thinwire.launch import lab
 from thinwire.links.cost import CostModel, read_cost
+from thinwire.scratch import scratch_folder
 from thinwire.training import machine
 
 NAMES = tuple(dict.fromkeys(method.split()[0] for method in METHODS))
@@ -95,12 +95,12 @@ class Plan:
     def run(self, console: Console) -> None:
         cost, ranks = self._cost(), self._ranks()
         with (
-            tempfile.TemporaryDirectory(prefix="thinwire-plan-") as made,
+            scratch_folder("plan") as made,
             Console(stderr=True, quiet=console.quiet).status("plan") as status,
         ):
             folder, joins = Path(self.data), launch.seat_from_torchrun() is not None
             if not graphs.is_shard_folder(folder):
-                folder = Path(made) / "shards"
+                folder = made / "shards"
                 if not joins:  # else each machine of the job sees to its own
                     graphs.prepare(self.data, graphs.Settings(ranks, seed=self.seed), folder, on_phase=status.update)
             elif (parts := graphs.read_manifest(folder).num_parts) != ranks:

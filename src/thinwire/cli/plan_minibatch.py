@@ -1,7 +1,6 @@
 """`thinwire plan minibatch`."""
 
 import math
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,6 +15,7 @@ from thinwire.minibatch import predict
 from thinwire.minibatch.policies import Question, capacity, choose, worth
 from thinwire.minibatch.rows import RowFormat
 from thinwire.minibatch.schedule import schedule_of
+from thinwire.scratch import scratch_folder
 from thinwire.training.job import Job
 
 # All but `oracle`, which looks at the very epochs of a run: beforehand there is none.
@@ -73,12 +73,12 @@ class PlanMinibatch:
 
     def run(self, console: Console) -> None:
         with (
-            tempfile.TemporaryDirectory(prefix="thinwire-plan-") as made,
+            scratch_folder("plan") as made,
             Console(stderr=True).status("plan") as status,
         ):
             folder = Path(self.data)
             if not graphs.is_shard_folder(folder):
-                folder = Path(made) / "shards"
+                folder = made / "shards"
                 settings = graphs.Settings(self.workers, seed=self.seed)
                 graphs.prepare(self.data, settings, folder, on_phase=status.update)
             status.update("how likely each vertex is in a batch")

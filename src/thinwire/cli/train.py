@@ -1,7 +1,6 @@
 """`thinwire train`."""
 
 import json
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -22,6 +21,7 @@ from thinwire.fullgraph.rank import work as train_on_all
 from thinwire.launch import Lab, lab
 from thinwire.links.cost import read_cost
 from thinwire.minibatch.rank import work as train_on_batches
+from thinwire.scratch import scratch_folder
 from thinwire.training import machine
 from thinwire.training.checkpoint import Point
 from thinwire.training.job import Job
@@ -180,15 +180,15 @@ class Train:
             self._verify_out()
 
     def run(self, console: Console) -> None:
-        with tempfile.TemporaryDirectory(prefix="thinwire-train-") as folder:
-            shards = self._own_shards(Path(folder))
+        with scratch_folder("train") as folder:
+            shards = self._own_shards(folder)
             forecast = self._settle_method(shards, console) if self.method == AUTO else {}
             job = replace(self._job(shards), forecast=forecast)
             other = None
             if self.against is not None:
-                beside = Path(folder if self.out is None else self.out) / AGAINST
+                beside = (self.out or folder) / AGAINST
                 other = self._train(self._beside(job, beside), console, beside / EVENTS)
-            result = self._train(job, console, (self.out or Path(folder)) / EVENTS)
+            result = self._train(job, console, (self.out or folder) / EVENTS)
         if console.quiet:  # one rank of many: the first one tells
             return
         console.print(tables.trained(result, other))

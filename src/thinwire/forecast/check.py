@@ -1,10 +1,8 @@
 """Workload `predict`: what was forecast, and then what is measured, at several rates of the same emulated hosts."""
 
 import statistics
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from thinwire import artifacts, launch
@@ -15,6 +13,7 @@ from thinwire.forecast.forecast import Forecast, forecast
 from thinwire.forecast.rehearse import rehearse
 from thinwire.forecast.wires import even
 from thinwire.launch.lab import parse_rate
+from thinwire.scratch import scratch_folder
 from thinwire.training import machine
 
 WORKLOAD = "predict"
@@ -77,16 +76,16 @@ def errors(rows: Sequence[MethodRow]) -> tuple[float, float]:
 
 def _forecasts(case: Case, rates: Sequence[str]) -> dict[str, Forecast]:
     ranks = case.hosts * case.ranks_per_host
-    with tempfile.TemporaryDirectory(prefix="thinwire-predict-") as folder:
-        fullgraph.set_up(case, Path(folder))
-        profile = Path(folder) / "profile.json"
+    with scratch_folder("predict") as folder:
+        fullgraph.set_up(case, folder)
+        profile = folder / "profile.json"
         # The rate drops out of the choice of bits where all links are alike.
         artifacts.write_json(profile, even(ranks, parse_rate(rates[0])).to_json())
         arguments = (
             case.methods,
             _without_rates(case.settings),
             case.seed,
-            str(Path(folder) / "shards"),
+            str(folder / "shards"),
             str(profile),
             case.limit_s,
         )

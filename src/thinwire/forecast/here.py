@@ -1,8 +1,6 @@
 """A forecast from this machine: rehearse on ranks that are started here, or on those of the job that this is one of."""
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from thinwire import artifacts, launch
@@ -10,6 +8,7 @@ from thinwire.forecast.forecast import Forecast, forecast
 from thinwire.forecast.rehearse import METHODS, rehearse
 from thinwire.links.cost import CostModel
 from thinwire.links.exchange import LIMIT_S
+from thinwire.scratch import scratch_folder
 
 
 def foretell(
@@ -27,8 +26,8 @@ def foretell(
 
     `shards` is a folder; where empty, each machine of a job partitions settings' `data` itself.
     """
-    with tempfile.TemporaryDirectory(prefix="thinwire-forecast-") as folder:
-        profile = Path(folder) / "profile.json"
+    with scratch_folder("forecast") as folder:
+        profile = folder / "profile.json"
         if cost is not None:
             artifacts.write_json(profile, cost.to_json())
         arguments = (methods, settings, seed, shards, str(profile) if cost is not None else "", limit_s)

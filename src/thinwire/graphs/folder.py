@@ -23,6 +23,11 @@ from thinwire.graphs.shard import NUMBERS, TENSORS, Shard
 MANIFEST = "manifest.json"
 FORMAT = "thinwire shards"
 VERSION = 1
+# What it needs to have, and of what kind.
+COUNTS = dict.fromkeys(("num_parts", "num_nodes", "num_edges"), int)
+KEYS = {**COUNTS, "classes": list, "settings": dict, "report": dict, "parts": list}
+SIZES = dict.fromkeys(("num_owned", "num_halo", "num_edges"), int)
+PART_KEYS = {"file": str, "sha256": str, **SIZES, "first_ids": list, **dict.fromkeys(NUMBERS, object)}
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,7 @@ def read_manifest(folder: Path) -> Manifest:
         content = artifacts.read_sealed(path, FORMAT, VERSION)
     except ValueError as error:
         raise GraphError(f"{error}; partition again") from error
+    _check_manifest(path, content)
     return Manifest(
         folder=folder,
         num_parts=content["num_parts"],
@@ -124,6 +130,27 @@ def read_manifest(folder: Path) -> Manifest:
         parts=tuple(content["parts"]),
         checksum=content["checksum"],
     )
+
+
+def _check_manifest(path: Path, content: Mapping[str, Any]) -> None:
+    """Its checksum only says that it is as somebody wrote it."""
+
+    def expect(place: str, there: Any, needed: Mapping[str, type]) -> None:
+        for key, kind in needed.items():
+            if not isinstance(there, dict) or key not in there:
+                raise GraphError(f"{path}: {place}has no {key!r}; partition again")
+            if not isinstance(there[key], kind) or isinstance(there[key], bool):
+                raise GraphError(f"{path}: {place}{key!r} is {there[key]!r}, no {kind.__name__}; partition again")
+
+    expect("", content, KEYS)
+    for number, part in enumerate(content["parts"]):
+        expect(f"part {number} ", part, PART_KEYS)
+        name = part["file"]
+        # A name in the folder; a link of that name is followed, as whoever keeps shards on another disk wants it.
+        if name != Path(name).name or name == "..":
+            raise GraphError(f"{path}: part {number} is in {name!r}, which leads out of {path.parent}; partition again")
+    if len(content["parts"]) != content["num_parts"]:
+        raise GraphError(f"{path}: {content['num_parts']} parts, and {len(content['parts'])} told of; partition again")
 
 
 def read_shard(folder: Path, part: int, *, verify: bool = True, features: bool = True) -> Shard:

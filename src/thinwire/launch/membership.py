@@ -1,8 +1,6 @@
 """Take a seat: join the process group, and leave it again."""
 
-import atexit
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -11,6 +9,7 @@ from itertools import count
 import torch
 import torch.distributed as dist
 
+from thinwire import leaving
 from thinwire.launch.meeting import meet
 from thinwire.launch.seat import Member, Seat
 
@@ -59,9 +58,9 @@ def joined(seat: Seat, work: str, *, hosts_store: bool = False) -> Iterator[Memb
     try:
         yield Member(seat, own, device)
     except BaseException:
-        # An operation may still hang on a lost rank, and taking the group down would wait for it: leave at once when
-        # the interpreter ends, after whoever reports the error has done so.
-        atexit.register(_leave_now)
+        # An operation may still hang on a lost rank. NCCL can give it up; to take gloo's group down would wait for it.
+        leaving.after_error(*dist.distributed_c10d._world.pg_map, store, own)
+        dist.distributed_c10d._abort_process_group()
         raise
     dist.destroy_process_group()
 
@@ -71,9 +70,3 @@ def _wait_for_all(store: dist.Store, world_size: int) -> None:
     if store.add("present", 1) == world_size:
         store.set("all present", "")
     store.wait(["all present"], timedelta(seconds=JOIN_LIMIT_S))
-
-
-def _leave_now() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)

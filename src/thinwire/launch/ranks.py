@@ -12,12 +12,10 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from types import FrameType
 from typing import Any, Protocol
 
 import torch.multiprocessing as torch_mp
@@ -27,6 +25,7 @@ from thinwire.launch.meeting import name_of
 from thinwire.launch.membership import joined
 from thinwire.launch.namespaces import enter_namespace
 from thinwire.launch.seat import Seat
+from thinwire.scratch import sigterm_as_exit
 
 # What the others are given to end by themselves once a rank has failed; then they are told to.
 GRACE_S = 8.0
@@ -55,7 +54,7 @@ def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], seats: Sequenc
     """
     pipes = [torch_mp.Pipe() for _ in seats]
     results: dict[int, Any] = {}
-    with _quiet_torch(), _sigterm_as_exit():
+    with _quiet_torch(), sigterm_as_exit():
         # A warning for every connection of a host without a name would bury what a rank has to say.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         context: _Context = torch_mp.start_processes(
@@ -183,20 +182,3 @@ def _quiet_torch() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
-
-
-@contextmanager
-def _sigterm_as_exit() -> Iterator[None]:
-    """SIGTERM unwinds the launcher like Ctrl-C does, so that it ends its ranks."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

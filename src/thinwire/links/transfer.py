@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from thinwire import leaving
 from thinwire.links.books import Books
 from thinwire.links.diary import Entry, Moment
 from thinwire.links.pulse import Pulse, Waiting
@@ -35,6 +36,7 @@ class Transfer(Generic[T]):
         self._ending = False
         self._pass_on: Callable[[T], None] | None = None
         self._error: BaseException | None = None
+        leaving.transfers.begins()
         # On CUDA: what the caller's stream must be told to wait for.
         self.streamed: list[Any] = []
 
@@ -82,4 +84,5 @@ class Transfer(Generic[T]):
         if self._entry is not None:
             self._entry.ended_s = self._posted_s + self.seconds
         self._pulse.ends(self.waiting.size_bytes)
+        leaving.transfers.ends()
         self._ended.set()

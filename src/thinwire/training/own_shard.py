@@ -1,7 +1,6 @@
 """A rank's part of the graph: read from a folder of shards, or from one that its machine's first rank makes."""
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -12,6 +11,7 @@ from thinwire import graphs
 from thinwire.graphs import Manifest, Shard
 from thinwire.launch import Member
 from thinwire.links import Door
+from thinwire.scratch import scratch_folder
 from thinwire.training.agreement import expect_same_job
 from thinwire.training.job import Job
 
@@ -49,7 +49,7 @@ def _made_here(member: Member, job: Job[Any], stack: ExitStack) -> Path:
     folder = Path(job.out) / "shards" if job.out else None
     there = folder is not None and graphs.is_shard_folder(folder)
     if folder is None or (there and graphs.read_manifest(folder).num_parts != member.world_size):
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="thinwire-train-"))) / "shards"
+        folder = stack.enter_context(scratch_folder("shards")) / "shards"
         there = False
     if not there:
         graphs.prepare(job.data, graphs.Settings(member.world_size, seed=job.plan.seed), folder)

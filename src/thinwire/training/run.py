@@ -253,7 +253,7 @@ class Run(ABC):
         counts: list[float] = []
         for split in (VALIDATION, TEST):
             chosen = self.shard.split == split
-            counts += score.hits_and_tries(out[chosen], self.y[chosen])
+            counts += [float(chosen.sum()), *score.hits_and_tries(out[chosen], self.y[chosen])]
         summed = self.sum_over_ranks(counts)
-        val, test = (hits / max(1.0, tries) for hits, tries in (summed[:2], summed[2:]))
+        val, test = (score.share(*own) for own in (summed[:3], summed[3:]))
         return {"val_score": val, "test_score": test}

@@ -19,6 +19,11 @@ def hits_and_tries(out: Tensor, y: Tensor) -> list[float]:
     return [2 * float((said & right).sum()), float(said.sum() + right.sum())]
 
 
+def share(nodes: float, hits: float, tries: float) -> float | None:
+    """The score; None where there were no nodes, which is neither good nor bad."""
+    return hits / max(1.0, tries) if nodes else None
+
+
 def labels(out: Tensor, *, several: bool) -> Tensor:
     """Class numbers [N]; or, where nodes have several labels, which are set [N, C]."""
     return (out > 0).byte() if several else out.argmax(1).int()

@@ -1,0 +1,96 @@
+"""A process of a job ends after an error as any Python process does: its exit code, atexit, its buffers."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+# What is written by atexit goes to a file: torchrun's own output need not have it all.
+SCRIPT = """
+import atexit, os, sys
+from pathlib import Path
+from tests.dist import work
+from thinwire import launch
+if __name__ == "__main__":
+    note = Path(sys.argv[1]) / os.environ["RANK"]
+    unclosed = open(f"{note}.open", "w")
+    atexit.register(lambda: note.write_text(note.read_text() + "last;"))
+    note.write_text("")
+    try:
+        launch.run(work.WORK, workers=7)
+    except Exception as error:
+        unclosed.write(f"{type(error).__name__}")
+    atexit.register(lambda: note.write_text("first;"))
+    END
+"""
+
+
+def script(folder: Path, *, work: str, end: str) -> Path:
+    path = folder / "job.py"
+    path.write_text(SCRIPT.replace("WORK", work).replace("END", end))
+    return path
+
+
+def environment(**more: str) -> dict[str, str]:
+    paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "GLOO_SOCKET_IFNAME": "lo"} | more
+
+
+def job(words: list[str], ranks: int) -> list[subprocess.Popen[str]]:
+    """Ranks by torchrun's words, without its agent, which ends all when one has died."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = str(taken.getsockname()[1])
+    own = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        subprocess.Popen(
+            [sys.executable, *words],
+            env=environment(**own, RANK=str(rank), LOCAL_RANK=str(rank)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def test_under_torchrun_an_error_that_is_handled_leaves_no_trace(tmp_path: Path) -> None:
+    """And the job may go on, if all its ranks do."""
+    again = script(tmp_path, work="fail_together", end="assert launch.run(work.add_ranks, 10, workers=7)[0][1] == 21")
+    words = ["--standalone", "--nproc-per-node", "2", str(again), str(tmp_path)]
+    command = [sys.executable, "-m", "torch.distributed.run", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment(), check=False)
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        assert (tmp_path / str(rank)).read_text() == "first;last;"
+        assert (tmp_path / f"{rank}.open").read_text() == "ZeroDivisionError"
+
+
+ENDS = "raise (SystemExit(3), KeyError('mine'), SystemExit(), KeyError('mine'))[int(os.environ['RANK'])]"
+
+
+def test_the_exit_code_is_the_scripts(tmp_path: Path) -> None:
+    ranks = job([str(script(tmp_path, work="fail_together", end=ENDS)), str(tmp_path)], 2)
+    said = [rank.communicate(timeout=100) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [3, 1], said
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["first;last;"] * 2
+
+
+def test_a_dead_rank_keeps_nobody_from_ending(tmp_path: Path) -> None:
+    """What the others wait for among themselves hangs in gloo for ten minutes."""
+    ranks = job([str(script(tmp_path, work="lose_rank_1", end=ENDS)), str(tmp_path)], 4)
+    try:
+        ranks[1].wait(timeout=80)
+        start = time.monotonic()
+        said = [rank.communicate(timeout=80) for rank in ranks]
+        assert time.monotonic() - start < 60
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [3, -9, 0, 1], said
+    for left in (0, 2, 3):
+        assert (tmp_path / str(left)).read_text() == "first;last;"
+        assert (tmp_path / f"{left}.open").read_text() == "PeerLost"
