@@ -1,97 +1,20 @@
-"""FSDP2's reduce-scatter by our codecs, the trace file, DGC's warm-up, plans as files."""
+"""The trace file, DGC's warm-up, plans as files."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch.distributed.fsdp import fully_shard
 
 from tests.gradients import work
-from thinwire import gradients, launch
+from thinwire import gradients
 from thinwire.gradients.algorithms import MASKED, MOMENTUM, RESIDUAL, algorithm
-from thinwire.gradients.fsdp import CompressedReduceScatter, compress
 from thinwire.gradients.group import FINE
 from thinwire.gradients.hook import MeasuredGroup, warm_up_ratio
 from thinwire.gradients.layout import SMALL, parts_of, slices_of
 from thinwire.gradients.memory import memory_for
 from thinwire.gradients.plan import Plan, Prediction, ddp_ends
 from thinwire.gradients.trace import write_trace
-from thinwire.launch import Member
-from thinwire.links import Door
-
-
-def sharded(member: Member, codec: str, steps: int) -> tuple[list[float], float]:
-    """Losses of FSDP2 by this codec, and the worst gradient's distance to plain FSDP2's in the first step."""
-    with Door(member.store) as door:
-        grads = []
-        losses: list[float] = []
-        for own in ("", codec):
-            model = work.built()
-            for module in (model.first, model.second, model.third, model.last, model):
-                fully_shard(module)
-            if own:
-                compress(model, own, door)
-            work.loss_of(model, work.batch(member.rank, 0)).backward()
-            shards: list[Any] = [each.grad for each in model.parameters() if each.grad is not None]
-            grads.append([each.to_local().clone() for each in shards])
-            model.zero_grad()
-            losses = work.trained(model, steps, member.rank)
-        off = [float((a - b).norm() / (a.norm() + 1e-6)) for a, b in zip(*grads, strict=True) if a.numel()]
-        return losses, max(off)
-
-
-@pytest.mark.parametrize(("codec", "most"), [("uniform:8", 0.1), ("topk:0.25", 0.95), ("sign", 1.5), ("qsgd:4", 1.0)])
-def test_fsdp_sends_by_our_codecs(codec: str, most: float) -> None:
-    for losses, off in launch.run(sharded, codec, 25, workers=2):
-        assert 0 < off < most
-        assert losses[-1] < losses[0]
-
-
-def scattered(member: Member, codec: str, feedback: bool, steps: int) -> tuple[float, bool, bool]:
-    """The mean of what arrives, beside the gradient that is always the same; and is it NaN in the step of an infinite
-    one, and fine after it."""
-    found = algorithm(codec, feedback=feedback)
-    with Door(member.store) as door:
-        assert found.codec is not None
-        send = CompressedReduceScatter(0, found.codec, found.memory, door, 0)
-        gradients_of = [
-            torch.randn(2 * 500, generator=torch.Generator().manual_seed(rank)) for rank in range(member.world_size)
-        ]
-        wanted = torch.stack(gradients_of).mean(dim=0).chunk(member.world_size)[member.rank]
-        total, out = torch.zeros(500), torch.empty(500)
-
-        def step(gradient: torch.Tensor) -> None:
-            send(out, gradient, torch.distributed.group.WORLD, torch.distributed.ReduceOp.AVG)  # type: ignore[arg-type]
-
-        for _ in range(steps):
-            step(gradients_of[member.rank].clone())
-            total += out
-        infinite = gradients_of[member.rank].clone()
-        if member.rank == 1:
-            infinite[3] = torch.inf
-        step(infinite)
-        poisoned = bool(out.isnan().all())
-        step(gradients_of[member.rank].clone())
-        return float((total / steps - wanted).norm() / wanted.norm()), poisoned, bool(out.isfinite().all())
-
-
-@pytest.mark.parametrize("codec", ["topk:0.1", "sign"])
-def test_what_fsdp_sends_adds_up_to_the_gradient_with_feedback_alone(codec: str) -> None:
-    found = {on: launch.run(scattered, codec, on, 200, workers=2) for on in (True, False)}
-    for (off, poisoned, fine), (biased, *_) in zip(found[True], found[False], strict=True):
-        assert off < 0.1 < biased
-        assert poisoned
-        assert fine
-
-
-def test_fsdp_refuses_what_does_not_go_with_it() -> None:
-    model = work.built()
-    with pytest.raises(ValueError, match="no module of this model is sharded"):
-        compress(model, "sign", None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="does not go with FSDP"):
-        compress(model, "none", None)  # type: ignore[arg-type]
 
 
 def test_a_trace_has_every_span(tmp_path: Path) -> None:

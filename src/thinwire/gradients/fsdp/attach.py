@@ -1,0 +1,121 @@
+"""The way in: a model that went through `fully_shard` sends by codecs from then on."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from thinwire.gradients.fsdp.choice import for_gradients, for_parameters
+from thinwire.gradients.fsdp.compression import Compression
+from thinwire.gradients.fsdp.gather import DifferencesGathered
+from thinwire.gradients.fsdp.passes import Passes
+from thinwire.gradients.fsdp.replicas import CompressedReplicas
+from thinwire.gradients.fsdp.scatter import CompressedReduceScatter
+from thinwire.gradients.fsdp.units import Unit, units_of
+from thinwire.gradients.hook import LossScaler
+from thinwire.gradients.wrap import NAME
+from thinwire.links import Door
+from thinwire.links.exchange import LIMIT_S
+
+REPLICATE, SHARD = "replicate", "shard"
+
+
+def compress(
+    model: nn.Module,
+    codec: str,
+    links: Door | None = None,
+    *,
+    parameters: str | None = None,
+    slow: str | None = None,
+    scaler: LossScaler | None = None,
+    feedback: bool = True,
+    seed: int = 0,
+) -> nn.Module:
+    """Let every unit of a `fully_shard`ed model send its gradients by this codec. Returns the model.
+
+    `parameters`, "uniform:8" or "uniform:4", is for the all-gather; without it parameters are sent as they are.
+    `slow` is the dimension of the mesh that crosses the slow link, and the only one whose messages are compressed:
+    "replicate" where there are replicas (HSDP), else "shard". `scaler` is the GradScaler in use, if any.
+    """
+    codec_of_gradients, remembers = for_gradients(codec, feedback=feedback)
+    codec_of_parameters = None if parameters is None else for_parameters(parameters)
+    units = units_of(model)
+    if not units:
+        raise ValueError("compress: no module of this model is sharded; call torch's fully_shard on it first")
+    if NAME in model.__dict__:
+        raise ValueError("compress: this model is compressed already; call it once, on a model fresh from fully_shard")
+    replicas = _are_replicas_slow(units, slow)
+    if replicas and parameters is not None:
+        raise ValueError(
+            f"compress: parameters are gathered along {SHARD!r}, and {REPLICATE!r} is the slow dimension; give "
+            f"parameters=None, or slow={SHARD!r} where shards are on several hosts"
+        )
+    doors = _Doors(links)
+    slow_group = _slow_group(units[0], replicas)
+    beside = {tuple(dist.get_process_group_ranks(group)): group for unit in units for group in unit.beside(slow_group)}
+    passes = Passes(list(beside.values()), units[0].device, doors.count_step)
+
+    def scale() -> float:
+        return scaler.get_scale() if scaler is not None else 1.0
+
+    reducers: list[Any] = []
+    gathers = []
+    for unit in units:
+        door = doors.over(_slow_group(unit, replicas))
+        if replicas:
+            reducer: Any = CompressedReplicas(unit, codec, door, passes, feedback=feedback, scale=scale, seed=seed)
+            unit.use_all_reduce(reducer)
+        else:
+            reducer = CompressedReduceScatter(
+                unit, codec_of_gradients, door, passes, remembers=remembers, scale=scale, seed=seed
+            )
+            unit.use_reduce_scatter(reducer)
+        reducers.append(reducer)
+        if codec_of_parameters is not None:
+            gather = DifferencesGathered(unit, codec_of_parameters, door, seed=seed)
+            unit.use_all_gather(gather)
+            gathers.append(gather)
+    found = Compression(units, reducers, gathers, passes, doors.opened)
+    model.__dict__[NAME] = found
+    # A checkpoint loaded in the middle is another model: what the others hold of the old one is no base to start from.
+    model.register_load_state_dict_post_hook(lambda *_: found.reset_parameters())
+    return model
+
+
+class _Doors:
+    """A door for each group of ranks: the user's where it has just these, else one of our own."""
+
+    def __init__(self, links: Door | None) -> None:
+        self._links = links
+        self._by_ranks: dict[tuple[int, ...], Door] = {} if links is None else {links.ranks: links}
+        self.opened: list[Door] = []
+
+    def over(self, group: dist.ProcessGroup) -> Door:
+        ranks = tuple(dist.get_process_group_ranks(group))
+        if ranks not in self._by_ranks:
+            limit_s = LIMIT_S if self._links is None else self._links.pulse.limit_s
+            self._by_ranks[ranks] = Door(group=group, limit_s=limit_s)
+            self.opened.append(self._by_ranks[ranks])
+        return self._by_ranks[ranks]
+
+    def count_step(self) -> None:
+        for door in self._by_ranks.values():
+            door.step += 1
+
+
+def _are_replicas_slow(units: Sequence[Unit], slow: str | None) -> bool:
+    if slow not in (None, REPLICATE, SHARD):
+        raise ValueError(f"compress: slow is {slow!r}; give {REPLICATE!r}, {SHARD!r} or None")
+    has = {unit.replicate_group is not None for unit in units}
+    if len(has) > 1:
+        raise ValueError("compress: some units have replicas and some have not; give fully_shard one mesh for all")
+    if slow == REPLICATE and not has.pop():
+        raise ValueError(f"compress: slow is {REPLICATE!r}, but this model has no replicas; give {SHARD!r} or None")
+    return slow == REPLICATE or (slow is None and True in has)
+
+
+def _slow_group(unit: Unit, replicas: bool) -> dist.ProcessGroup:
+    group = unit.replicate_group if replicas else unit.shard_group
+    assert group is not None
+    return group

@@ -1,0 +1,74 @@
+"""A backward pass as a whole: what its units sent counts if everything was finite, on all ranks, and else nothing."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch.autograd.variable import Variable
+
+OUTSIDE = -1
+
+
+class Pending(Protocol):
+    """What a unit has sent in the pass under way."""
+
+    def commit(self) -> None: ...
+    def drop(self) -> None: ...
+
+
+class Passes:
+    """Of one model. `skipped` counts those in which somebody's gradient was not finite.
+
+    The ranks that exchange payloads see each other's flags. `beside` are the groups along the mesh's other dimensions,
+    whose ranks tell each other one number a pass.
+    """
+
+    def __init__(self, beside: Sequence[dist.ProcessGroup], device: torch.device, done: Callable[[], None]) -> None:
+        self._beside, self._device, self._done = beside, device, done
+        self._under_way = OUTSIDE  # the number of autograd's pass
+        self._pending: list[Pending] = []
+        self._fine = True
+        self.skipped = 0
+
+    def take(self, pending: Pending, *, fine: bool) -> None:
+        """A unit has been reduced."""
+        current = torch._C._current_graph_task_id()
+        if current != self._under_way:
+            self._drop()  # a pass that an error ended has left it
+            self._under_way = current
+            if current != OUTSIDE:
+                Variable._execution_engine.queue_callback(self._over)
+        self._pending.append(pending)
+        self._fine = self._fine and fine
+        if current == OUTSIDE:
+            self._over()
+
+    def _over(self) -> None:
+        if self._agreed():
+            for each in self._pending:
+                each.commit()
+        else:
+            self.skipped += 1
+            warnings.warn(
+                f"rank {dist.get_rank()}: somebody's gradient was not finite: the units it is in are NaN on all ranks "
+                "that share them, and what the codecs remember is as it was before this backward pass",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self._drop()
+        self._under_way = OUTSIDE
+        self._done()
+
+    def _agreed(self) -> bool:
+        for group in self._beside:
+            told = torch.tensor([float(self._fine)], device=self._device)
+            dist.all_reduce(told, dist.ReduceOp.MIN, group=group)
+            self._fine = bool(told.item())
+        return self._fine
+
+    def _drop(self) -> None:
+        for each in self._pending:
+            each.drop()
+        self._pending, self._fine = [], True

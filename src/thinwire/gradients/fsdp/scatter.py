@@ -1,0 +1,122 @@
+"""FSDP's reduce-scatter: a slice to each rank, by the codec, added up there in the order of ranks."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from thinwire.codecs import Codec, Parts, seed_from
+from thinwire.gradients.fsdp.ops import factor_of
+from thinwire.gradients.fsdp.passes import Passes
+from thinwire.gradients.fsdp.slices import Slices
+from thinwire.gradients.fsdp.units import ReduceScatter, Unit
+from thinwire.gradients.group import FINE, NOT_FINITE
+from thinwire.gradients.layout import parts_of
+from thinwire.links import Door
+
+
+class CompressedReduceScatter(ReduceScatter):
+    """One unit's. What is remembered is without the loss scale, and of what FSDP would have added up."""
+
+    def __init__(
+        self,
+        unit: Unit,
+        codec: Codec,
+        door: Door,
+        passes: Passes,
+        *,
+        remembers: bool,
+        scale: Callable[[], float],
+        seed: int,
+    ) -> None:
+        self._unit, self._codec, self._door, self._passes = unit, codec, door, passes
+        self._scale, self._seed = scale, seed
+        self._channel = f"gradients.fsdp.{unit.name}"
+        self.memory = Slices(unit.sizes, unit.num_shards, remembers=remembers, device=unit.device)
+        self._parts: dict[tuple[str, ...], Parts] = {}
+        self.steps = 0
+
+    def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
+    ) -> dist.Work | None:
+        n, rank = self._door.world_size, self._door.rank
+        factor, scale = factor_of(op, n), self._scale()
+        # A factor of the user's may be another one in every step: what is remembered is of what it made of gradients.
+        # The mean's is always the same.
+        before, after = (1.0, factor) if op == dist.ReduceOp.AVG else (factor, 1.0)
+        own = input_tensor.float()
+        if before != scale:
+            own = own * (before / scale)
+        names = self._unit.reduced(output_tensor.numel())
+        self.memory.use(names)
+        codec = self._codec_of(names)
+        payloads, fine = self._encoded(codec, self.memory.compensate(own).chunk(n))
+        received = self._door.all_to_all(payloads, [payloads[rank].nbytes] * n, channel=self._channel).wait()
+        fine = all(int(data[-1]) == FINE for data in received)
+        if fine:
+            total = torch.zeros(output_tensor.shape, dtype=torch.float32, device=output_tensor.device)
+            for source, data in enumerate(received):
+                codec.add(data[:-1], total, seed=self._seed_of(source))
+            output_tensor.copy_(total.mul_(after * scale))
+        else:
+            output_tensor.fill_(torch.nan)
+        self.steps += 1
+        self._passes.take(self.memory, fine=fine)
+        return None
+
+    def owed(self) -> Tensor:
+        """What is yet to be delivered to our own slices of all trained parameters, the sum over all ranks with data.
+
+        In the units of gradients. All ranks ask together.
+        """
+        n, rank = self._door.world_size, self._door.rank
+        own = torch.cat([self.memory.of(name) for name in self._unit.trained], dim=1)
+        rows = [row.contiguous() for row in own.mul_(self._unit.divisors()[0])]
+        received = self._door.all_to_all(rows, [rows[rank].nbytes] * n, channel=f"{self._channel}.saved").wait()
+        total = torch.stack([data.view(torch.float32) for data in received]).sum(dim=0)
+        if self._unit.replicate_group is not None:
+            dist.all_reduce(total, group=self._unit.replicate_group)
+        return total
+
+    def owe(self, name: str, own_slice: Tensor) -> None:
+        """The owner of a slice remembers for all of the shard group, its replicas have a part each."""
+        kept = torch.zeros(self._door.world_size, own_slice.numel(), device=own_slice.device)
+        kept[self._door.rank] = own_slice / (self._unit.divisors()[0] * self._unit.num_replicas)
+        self.memory.put(name, kept)
+
+    def clear(self) -> None:
+        self.memory.clear()
+
+    def _codec_of(self, names: tuple[str, ...]) -> Parts:
+        if names not in self._parts:
+            self._parts[names] = Parts(parts_of([self._unit.sizes[name] for name in names], self._codec))
+        return self._parts[names]
+
+    def _encoded(self, codec: Codec, slices: Sequence[Tensor]) -> tuple[list[Tensor], bool]:
+        seed = self._seed_of(self._door.rank)
+        size = codec.nbytes(slices[0].shape) + 1  # a byte more: whether it was finite
+        buffer = torch.empty(len(slices) * size, dtype=torch.uint8, device=slices[0].device)
+        payloads = list(buffer.split(size))
+        try:
+            for values, data in zip(slices, payloads, strict=True):
+                codec.encode(values, seed=seed, out=data[:-1])
+                data[-1] = FINE
+        except ValueError:  # a value is not finite, or beyond what the codec holds
+            for data in payloads:
+                data.fill_(0)[-1] = NOT_FINITE
+            return payloads, False
+        self.memory.sent(
+            lambda kept: [
+                codec.add(data[:-1], part, seed=seed)
+                for data, part in zip(payloads, kept.chunk(len(payloads)), strict=True)
+            ]
+        )
+        return payloads, True
+
+    def _seed_of(self, rank: int) -> int:
+        return seed_from(self._seed, self.steps, self._unit.number, rank)

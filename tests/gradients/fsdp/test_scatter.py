@@ -1,0 +1,167 @@
+"""The reduce-scatter: memory by parameter, every op, a loss scale, gradients that are not finite."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed import ReduceOp
+
+from tests.gradients.fsdp import work
+from thinwire import launch
+from thinwire.gradients import fsdp
+from thinwire.gradients.fsdp.ops import factor_of
+from thinwire.launch import Member
+from thinwire.links import Door
+
+PRELOAD = work.PRELOAD
+
+
+def conserved(member: Member, codecs: list[str], steps: int) -> dict[str, tuple[float, float]]:
+    """By codec: how far what came plus what is owed is from what plain FSDP2 gave, and what came alone."""
+    found = {}
+    plain, plain_none = work.summed(work.sharded(), member.rank, steps, work.in_turn)
+    with Door(member.store) as door:
+        for codec in codecs:
+            model = fsdp.compress(work.sharded(), codec, door)
+            came, none = work.summed(model, member.rank, steps, work.in_turn)
+            assert none == plain_none
+            state = fsdp.compression_of(model).state_dict()
+            both = work.most([(came[name] + work.owed(state, name), plain[name]) for name in plain])
+            found[codec] = both, work.most([(came[name], plain[name]) for name in plain])
+    return found
+
+
+def test_what_came_and_what_is_owed_make_the_gradient_whatever_branches_are_used() -> None:
+    for found in launch.run(conserved, ["topk:0.05", "sign", "uniform:4", "none"], 12, workers=2):
+        for codec, (both, alone) in found.items():
+            assert both < 1e-5, codec
+            assert (alone < 1e-5) == (codec == "none"), codec  # it does lose something
+
+
+def learnt(member: Member, codecs: list[str]) -> dict[str, tuple[float, float]]:
+    """The loss before and after some steps."""
+    found = {}
+    with Door(member.store) as door:
+        for codec in codecs:
+            model = fsdp.compress(work.sharded(), codec, door)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+            losses = []
+            for step in range(15):
+                optimizer.zero_grad()
+                loss = work.loss_of(model, member.rank, step)
+                loss.backward()
+                optimizer.step()
+                losses.append(float(loss.detach()))
+            found[codec] = losses[0], losses[-1]
+    return found
+
+
+def test_a_model_learns_by_every_codec() -> None:
+    for found in launch.run(learnt, ["none", "bfloat16", "uniform:8", "topk:0.25", "sign", "qsgd:4"], workers=2):
+        for codec, (first, last) in found.items():
+            assert last < first / 2, codec
+
+
+def by_factor(member: Member) -> list[tuple[float | None, bool, float, float]]:
+    """The distance to plain FSDP2's gradient: exact, and by 8 bits."""
+    found = []
+    for factor in (None, 2.0, 3.0, 0.25):
+        for force in (False, True):
+            grads: list[dict[str, torch.Tensor]] = []
+            for codec in ("", "none", "uniform:8"):
+                model = work.sharded()
+                if codec:
+                    fsdp.compress(model, codec)
+                for unit in (model, model.one, model.two, model.first):
+                    if factor is not None:
+                        unit.set_gradient_divide_factor(factor)  # type: ignore[operator]
+                    # gloo has no PREMUL_SUM: there plain FSDP2 must divide by itself.
+                    unit.set_force_sum_reduction_for_comms(force or not codec)  # type: ignore[operator]
+                grads.append(work.summed(model, member.rank, 1, work.everything)[0])
+            plain, exact, rough = grads
+            off = [work.most([(each[name], plain[name]) for name in plain]) for each in (exact, rough)]
+            found.append((factor, force, off[0], off[1]))
+    return found
+
+
+def test_gradients_are_divided_as_fsdp_was_told_to() -> None:
+    for found in launch.run(by_factor, workers=2):
+        for factor, force, exact, rough in found:
+            assert exact < 1e-6, (factor, force)
+            assert rough < 0.02, (factor, force)
+
+
+def test_other_operations_are_refused_by_name() -> None:
+    assert factor_of(ReduceOp.SUM, 4) == factor_of(ReduceOp(ReduceOp.SUM), 4) == 1.0
+    assert factor_of(ReduceOp.AVG, 4) == 0.25
+    assert factor_of(ReduceOp.PREMUL_SUM(0.125), 4) == 0.125
+    for op in (ReduceOp.MAX, ReduceOp(ReduceOp.PRODUCT)):
+        with pytest.raises(ValueError, match=r"asks for ReduceOp.(MAX|PRODUCT); .*SUM, AVG or PREMUL_SUM"):
+            factor_of(op, 4)
+
+
+class Scaler:
+    def __init__(self) -> None:
+        self.scale = 1.0
+
+    def get_scale(self) -> float:
+        return self.scale
+
+
+def scaled(member: Member) -> bool:
+    """Are gradients and memory the same, bit for bit, under a scale that changes?"""
+    found: list[Any] = []
+    with Door(member.store) as door:
+        for scales in ((1.0, 1.0, 1.0, 1.0), (1024.0, 1024.0, 2.0, 65536.0)):
+            scaler = Scaler()
+            model = fsdp.compress(work.sharded(), "topk:0.1", door, scaler=scaler)
+            own = []
+            for step, scaler.scale in enumerate(scales):
+                model.zero_grad()
+                (work.loss_of(model, member.rank, step) * scaler.scale).backward()
+                own += [each / scaler.scale for each in work.gradients_of(model).values() if each is not None]
+            state = fsdp.compression_of(model).state_dict()
+            found.append([*own, *(work.local(state[key]) for key in state)])
+    return all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_memory_does_not_know_the_loss_scale() -> None:
+    assert launch.run(scaled, workers=2) == [True, True]
+
+
+def poisoned(member: Member) -> tuple[bool, list[str], bool, bool, int, int]:
+    """What an infinite gradient in one unit of one rank does."""
+    with Door(member.store) as door:
+        model = work.sharded()
+        fsdp.compress(model, "topk:0.05", door)
+        compression = fsdp.compression_of(model)
+        work.summed(model, member.rank, 2, work.everything)
+        before = compression.state_dict()
+        model.zero_grad()
+        loss = work.loss_of(model, member.rank, 2)
+        handle = None
+        model.first.unshard()  # type: ignore[operator]
+        if member.rank == 1:  # the last unit in backward: others have been sent by then
+            handle = model.first.weight.register_hook(lambda grad: grad.fill_(torch.inf))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            loss.backward()
+        if handle is not None:
+            handle.remove()
+        grads = work.gradients_of(model)
+        bad = [name for name, each in grads.items() if each is not None and not each.isfinite().all()]
+        after = compression.state_dict()
+        same = all(torch.equal(work.local(before[key]), work.local(after[key])) for key in before if "/" in key)
+        total, _ = work.summed(model, member.rank, 1, work.everything)
+        fine = all(bool(each.isfinite().all()) for each in total.values())
+        return bool(bad), sorted({name.split(".")[0] for name in bad}), same, fine, compression.skipped, len(said)
+
+
+def test_memory_is_as_it_was_where_a_gradient_is_not_finite() -> None:
+    for bad, units, same, fine, skipped, said in launch.run(poisoned, workers=2):
+        assert bad
+        assert units == ["first"]
+        assert same
+        assert fine
+        assert skipped == said == 1
