@@ -16,5 +16,5 @@ def test_the_example_runs() -> None:
 def test_the_tree_is_there() -> None:
     drawing = README.split("## The tree")[1]
     for place in re.findall(r"^    (?:  )?(?:  )?(\w[\w./]*[/y]) ", drawing, flags=re.MULTILINE):
-        homes = (ROOT, *(ROOT / "src/thinwire" / folder for folder in ("", "codecs", "crossmesh")))
+        homes = (ROOT, *(ROOT / "src/thinwire" / folder for folder in ("", "codecs", "crossmesh", "gradients")))
         assert any((home / place).exists() for home in homes), place

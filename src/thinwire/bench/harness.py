@@ -18,6 +18,7 @@ from thinwire.bench import (
     convergence,
     crossmesh,
     exchange,
+    fsdp,
     fullgraph,
     gradients,
     methods,
@@ -53,12 +54,13 @@ WORKLOADS: dict[str, Workload] = {
     "policies": policies,
     "gradients": gradients,
     "convergence": convergence,
+    "fsdp": fsdp,
     "crossmesh": crossmesh,
     "sync": sync,
     "pipeline": pipeline,
 }
 # Whole runs: a warm-up would be one more.
-WHOLE = ("training", "convergence")
+WHOLE = ("training", "convergence", "fsdp")
 LOOK_S = 0.2
 EVENTS = "events.jsonl"
 CHANNEL = "harness"

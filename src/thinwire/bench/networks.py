@@ -1,4 +1,4 @@
-"""Networks to measure gradients with: a deep narrow ResNet of many small tensors, and a small GPT."""
+"""Networks to measure gradients with: a deep narrow ResNet of many small tensors, a small GPT, a small Llama."""
 
 import torch
 from torch import Tensor, nn
@@ -78,4 +78,35 @@ class GPT(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         places = torch.arange(x.shape[1], device=x.device)
         out: Tensor = self.head(self.norm(self.layers(self.embedding(x) + self.places(places))))
+        return out
+
+
+class Llama(nn.Module):
+    """transformers' own, made from a configuration; nothing is downloaded. `blocks` are what one would shard."""
+
+    def __init__(self, symbols: int, layers: int = 4, width: int = 256) -> None:
+        super().__init__()
+        try:
+            from transformers import LlamaConfig, LlamaForCausalLM
+        except ImportError:
+            raise ValueError("the Llama comes with transformers; pip install transformers") from None
+        heads = width // 32
+        config = LlamaConfig(
+            vocab_size=symbols,
+            hidden_size=width,
+            intermediate_size=8 * width // 3,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=max(1, heads // 2),
+            max_position_embeddings=CONTEXT,
+            use_cache=False,
+        )
+        self.inner = LlamaForCausalLM(config)
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        return list(self.inner.model.layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(input_ids=x).logits
         return out

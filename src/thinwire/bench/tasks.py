@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 
-from thinwire.bench.networks import CONTEXT, GPT, ResNet
+from thinwire.bench.networks import CONTEXT, GPT, Llama, ResNet
 
 DOCS = "docs"
 
@@ -62,11 +62,14 @@ def characters(settings: dict[str, Any]) -> Task:
         windows = stream[starts[:, None] + torch.arange(CONTEXT + 1)]
         return windows[:, :-1], windows[:, 1:]
 
+    if settings["task"] == "llama":
+        layers, width = int(settings.get("layers", 4)), int(settings.get("width", 256))
+        return Task(lambda: Llama(len(alphabet), layers, width), batch, float(settings.get("lr", 0.002)))
     layers, width = int(settings.get("layers", 4)), int(settings.get("width", 192))
     return Task(lambda: GPT(len(alphabet), layers, width), batch, float(settings.get("lr", 0.1)))
 
 
-TASKS: dict[str, Callable[[dict[str, Any]], Task]] = {"resnet": digits, "gpt": characters}
+TASKS: dict[str, Callable[[dict[str, Any]], Task]] = {"resnet": digits, "gpt": characters, "llama": characters}
 SETTINGS: dict[str, type] = {"task": str, "batch": int, "blocks": int, "width": int, "layers": int, "text": str}
 
 

@@ -74,6 +74,8 @@ CAPTIONS = {
     "points beside `exact` of the same model; where time was taken, median seconds of training, and until that one's "
     "final validation score was reached",
     "convergence": "{} seeds; the mean of final losses, from-to, and beside the first method's",
+    "fsdp": "{} seeds; seconds a step, and what of it is beyond one that sends nothing; the mean of final losses, and "
+    "beside the first method's; how many times fewer bytes of gradients and of weights than its collectives need",
     "policies": "rows fetched from other ranks in an epoch, in thousands, by replication factor",
     "pipeline": "median of {} interleaved runs; kept: the most activations, in micro-batches, that each stage kept",
     "sync": "median of {} interleaved runs; MB that went from host to host, and the least that could",
@@ -125,6 +127,12 @@ def methods(result: harness.CaseResult) -> Table:
         shown.append(("loss", lambda row: _figure(row, "loss", ".4f")))
         shown.append(("from-to", lambda row: f"{_figure(row, 'loss_low', '.4f')}-{_figure(row, 'loss_high', '.4f')}"))
         shown.append(("beside", lambda row: f"{(row.more or {})['loss_ratio'] - 1:+.1%}"))
+    if case.workload == "fsdp":
+        shown = [each for each in shown if each[0] not in ("from-to", "/free", "MB sent")]
+        shown.append(("loss", lambda row: _figure(row, "loss", ".3f")))
+        shown.append(("beside", lambda row: _figure(row, "loss_beside", "+.1%")))
+        shown.append(("gradients", lambda row: f"{_figure(row, 'gradients_thinner', '.1f')}x"))
+        shown.append(("weights", lambda row: f"{_figure(row, 'parameters_thinner', '.1f')}x"))
     if case.workload == "minibatch":
         shown = [("/full" if name == "/free" else name, form) for name, form in shown if name != "from-to"]
         shown.append(("rows", lambda row: _figure(row, "remote_rows", ",.0f")))

@@ -1,0 +1,213 @@
+"""Workload `fsdp`: whole runs of FSDP2, one for each seed: seconds a step, bytes each way, final losses.
+
+fsdp2                              as it comes: what was resharded after forward is gathered again in backward
+fsdp2 --keep                       parameters stay after forward, which takes as much memory as ours
+none --keep                        and gradients in float32 by our reduce-scatter: gloo's own is an all-reduce
+uniform:8 --parameters uniform:4   our codecs, of gradients and of parameters
+local                              the limit: the same step, nothing is sent
+"""
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
+
+from thinwire.bench import tasks
+from thinwire.bench.case import Case
+from thinwire.bench.gradients import sent_bytes
+from thinwire.bench.tasks import Task
+from thinwire.gradients import fsdp
+from thinwire.gradients.fsdp.choice import for_gradients, for_parameters
+from thinwire.links import Door
+
+PLAIN, LIMIT = "fsdp2", "local"
+KEEP, PARAMETERS = "--keep", "--parameters"
+MORE = {"steps": int, "lr": float}
+STEPS = 200
+# Of the limit, where only seconds count.
+LIMIT_STEPS = 30
+# The final loss is the mean over so many batches, the same for all.
+FINAL_BATCHES, FINAL_SIZE, FINAL_SEED = 8, 16, 999
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method's words, taken apart."""
+
+    codec: str
+    parameters: str | None
+    keep: bool
+
+    @staticmethod
+    def of(words: str) -> "Method":
+        codec, *rest = words.split()
+        keep = KEEP in rest
+        rest = [word for word in rest if word != KEEP]
+        if rest and (rest[0] != PARAMETERS or len(rest) != 2):
+            raise ValueError(f"method {words!r}; give a codec, {PLAIN} or {LIMIT}, {PARAMETERS} CODEC, {KEEP}")
+        return Method(codec, rest[1] if rest else None, keep)
+
+
+def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
+    tasks.check(settings, MORE)
+    if settings.get("task") != "llama":
+        raise ValueError('settings: task is what can be sharded block by block; give task = "llama"')
+    for method in map(Method.of, methods):
+        if method.codec not in (PLAIN, LIMIT):
+            for_gradients(method.codec, feedback=True)
+        if method.parameters is not None:
+            for_parameters(method.parameters)
+
+
+def set_up(case: Case, folder: Path) -> None:
+    """Nothing is shared but what ranks make themselves."""
+
+
+def prepare(door: Door, case: Case, folder: Path) -> Task:
+    return tasks.task_of(case.settings)
+
+
+def units(method: str, settings: Mapping[str, Any]) -> int:
+    return LIMIT_STEPS if method == LIMIT else int(settings.get("steps", STEPS))
+
+
+def step(door: Door, method: str, prepared: Task, case: Case, seed: int) -> dict[str, Any]:
+    own, task, count = Method.of(method), prepared, units(method, case.settings)
+    torch.manual_seed(seed)
+    model, counted = _sharded(task.build(), own, door, seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=task.lr)
+    decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda number: 1 - number / count)
+    losses, seconds = [], []
+    before = sent_bytes()
+    for number in range(count):
+        batch = task.batch(tasks.batch_size(case.settings), door.rank, number, seed)
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        loss = task.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - start)
+        decay.step()
+        losses.append(float(loss.detach()))
+    wire_bytes = (sent_bytes() - before) / count
+    bytes_of = {name: each.bytes * door.world_size / count for name, each in counted.items()}  # not the evaluation's
+    told = door.told(torch.tensor([losses[0], statistics.median(seconds), wire_bytes]), channel="harness")
+    facts = {
+        "first_loss": float(told[:, 0].mean()),
+        "seconds": float(told[:, 1].max()),
+        "wire_bytes": float(told[:, 2].sum()),
+        "loss": _final(model, task, door),
+    }
+    return facts | bytes_of
+
+
+def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """`*_thinner`: bytes of the first method's collectives, as few as a ring of them needs, over this one's."""
+    own, first = by_method[method], by_method[case.methods[0]]
+    seconds = statistics.median(each["seconds"] for each in own)
+    found: dict[str, Any] = {"wire_bytes": statistics.median(each["wire_bytes"] for each in own)}
+    if by_method.get(LIMIT):
+        found["exposed_share"] = max(0.0, 1 - statistics.median(each["seconds"] for each in by_method[LIMIT]) / seconds)
+    if method == LIMIT:
+        return found
+    mean, of_first = (statistics.fmean(each["loss"] for each in lines) for lines in (own, first))
+    found |= {
+        "first_loss": statistics.fmean(each["first_loss"] for each in own),
+        "loss": mean,
+        "loss_low": min(each["loss"] for each in own),
+        "loss_high": max(each["loss"] for each in own),
+        "loss_beside": mean / of_first - 1,
+        # Seed by seed: runs of one seed start alike and see the same batches.
+        "loss_beside_each": [a["loss"] / b["loss"] - 1 for a, b in zip(own, first, strict=False)],
+    }
+    for what in ("gradients", "parameters"):
+        bytes_of = _bytes_of(own[-1], what)
+        found[f"{what}_bytes"] = bytes_of
+        found[f"{what}_thinner"] = _bytes_of(first[-1], what) / bytes_of
+    return found
+
+
+def _bytes_of(line: Mapping[str, Any], what: str) -> float:
+    """A step's, of all ranks: by torch's collectives or through the door."""
+    channels = line.get("channels", {})
+    return float(line.get(what, 0) + sum(size for name, size in channels.items() if name.startswith(f"{what}.fsdp.")))
+
+
+def _final(model: nn.Module, task: Task, door: Door) -> float:
+    model.eval()
+    with torch.no_grad():
+        batches = [task.batch(FINAL_SIZE, door.rank, number, FINAL_SEED) for number in range(FINAL_BATCHES)]
+        own = torch.stack([task.loss(model, batch) for batch in batches]).mean()
+    return float(door.told(own, channel="harness").mean())
+
+
+def _sharded(model: Any, method: Method, door: Door, seed: int) -> tuple[nn.Module, dict[str, Any]]:
+    """And what counts the bytes of torch's own collectives."""
+    mesh = init_device_mesh("cpu", (door.world_size,))
+    keep: dict[str, Any] = {"reshard_after_forward": False} if method.keep else {}
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, **keep)
+    fully_shard(model, mesh=mesh, **keep)
+    counted: dict[str, Any] = {}
+    if method.codec not in (PLAIN, LIMIT):
+        fsdp.compress(model, method.codec, door, parameters=method.parameters, seed=seed)
+    else:
+        counted["gradients"] = Kept() if method.codec == LIMIT else Scattered()
+    if method.parameters is None:
+        counted["parameters"] = Copied() if method.codec == LIMIT else Gathered()
+    for each in model.modules():
+        if isinstance(each, FSDPModule):
+            if "gradients" in counted:
+                each.set_custom_reduce_scatter(counted["gradients"])
+            if "parameters" in counted:
+                each.set_custom_all_gather(counted["parameters"])
+    return model, counted
+
+
+class Gathered(DefaultAllGather):
+    """torch's own, a ring: what a rank sends is all but one shard."""
+
+    bytes = 0
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *rest: Any, **more: Any) -> dist.Work | None:
+        self.bytes += output_tensor.nbytes - input_tensor.nbytes
+        return super().__call__(output_tensor, input_tensor, *rest, **more)
+
+
+class Scattered(DefaultReduceScatter):
+    """torch's own; counted is what a reduce-scatter needs, half of what gloo's sends."""
+
+    bytes = 0
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *rest: Any, **more: Any) -> dist.Work:
+        self.bytes += input_tensor.nbytes - output_tensor.nbytes
+        return super().__call__(output_tensor, input_tensor, *rest, **more)
+
+
+class Copied(DefaultAllGather):
+    """Our own shard in every place: nothing is sent."""
+
+    bytes = 0
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *rest: Any, **more: Any) -> dist.Work | None:
+        output_tensor.view(-1, input_tensor.numel()).copy_(input_tensor.clone())
+        return None
+
+
+class Kept(DefaultReduceScatter):
+    """Our own part of our own gradient."""
+
+    bytes = 0
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *rest: Any, **more: Any) -> Any:
+        output_tensor.copy_(input_tensor[: output_tensor.numel()])
+        return None
