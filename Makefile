@@ -1,11 +1,12 @@
-# make demo | test | test-slow | bench | check | format | clean. Each does its own set-up; a second run reinstalls nothing.
+# make demo | test | test-slow | wheel | test-lowest | bench | check | format | clean. Each does its own set-up; a second
+# run reinstalls nothing, but for wheel and test-lowest, which begin with empty environments.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 DEMO := build/demo
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 
-.PHONY: demo test test-slow bench check format clean
+.PHONY: demo test test-slow wheel test-lowest bench check format clean
 
 demo: $(READY)
 	rm -rf $(DEMO)
@@ -24,6 +25,13 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# A wheel without extras in an empty environment, every command and example from outside the repository.
+wheel:
+	.ci/wheel
+
+test-lowest:
+	.ci/wheel --lowest
 
 check: $(READY)
 	$(BIN)/ruff format --check .

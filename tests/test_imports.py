@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 MOST_S = 0.3
 LOADED = "import json, sys\nfrom thinwire.cli import main\n{}\nprint(json.dumps(sorted(sys.modules)), file=sys.stderr)"
 # What some commands use where it is there, and say so where it is not.
-OPTIONAL = {"dgl", "ogb", "sklearn", "tensorboard"}
+OPTIONAL = {"dgl", "ogb", "sklearn", "tensorboard", "transformers"}
 
 
 def loaded_by(*words: str, **environment: str) -> set[str]:
@@ -90,6 +90,20 @@ def test_what_is_imported_is_stated() -> None:
     found = {name for file in FILES for name in third_party(file)}
     assert found - OPTIONAL == names
     assert found >= {"torch", "scipy"}
+
+
+def test_the_lowest_versions_are_tried() -> None:
+    """`make test-lowest` installs these."""
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    tried = [line for line in (ROOT / "constraints-lowest.txt").read_text().splitlines() if not line.startswith("#")]
+    assert {padded(each, ">=") for each in stated} == {padded(each, "==") for each in tried}
+
+
+def padded(requirement: str, sign: str) -> tuple[str, tuple[int, ...]]:
+    """13 and 13.0.0 are one version."""
+    name, version = requirement.split(sign)
+    numbers = [int(number) for number in version.split(".")]
+    return name, tuple(numbers + [0] * (3 - len(numbers)))
 
 
 def third_party(file: Path) -> Iterator[str]:
