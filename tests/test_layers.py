@@ -26,9 +26,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {"graphs"} | PARTS | FOUNDATION,
     **{technique: {"training", "graphs"} | PARTS | FOUNDATION for technique in TECHNIQUES},
     "report": FOUNDATION,
-    "forecast": TECHNIQUES | {"bench", "training", "graphs"} | PARTS | FOUNDATION,
+    "prediction": TECHNIQUES | {"bench", "training", "graphs"} | PARTS | FOUNDATION,
     "bench": TECHNIQUES | {"training", "graphs"} | PARTS | FOUNDATION,
-    "cli": TECHNIQUES | {"bench", "forecast", "report", "training", "graphs"} | PARTS | FOUNDATION,
+    "cli": TECHNIQUES | {"bench", "prediction", "report", "training", "graphs"} | PARTS | FOUNDATION,
     "__main__": {"cli"},
     "__init__": set(),
 }

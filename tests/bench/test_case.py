@@ -13,7 +13,7 @@ from thinwire.bench.case import Case, load_case
 from thinwire.bench.harness import CaseResult
 from thinwire.cli import tables
 from thinwire.codecs import parse_codec
-from thinwire.forecast import check as predict
+from thinwire.prediction import check as predict
 
 GOOD = 'workload = "exchange"\nmethods = ["float32", "uniform:1"]\nhosts = 2\n'
 CASES = sorted((Path(__file__).parent.parent.parent / "benchmarks" / "cases").glob("*.toml"))

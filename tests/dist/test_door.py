@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from tests.dist import work
 from thinwire import launch
-from thinwire.launch import Seat, meeting, ranks
+from thinwire.launch import RankSpec, meeting, ranks
 from thinwire.launch.meeting import meet
 from thinwire.links.exchange import _bundle
 
@@ -179,12 +179,12 @@ def test_a_limit_above_the_process_groups_own_counts() -> None:
 
 def test_ranks_that_do_not_come_or_came_for_something_else_are_named() -> None:
     store = dist.HashStore()
-    seats = [Seat(rank, 3, rank, "", 0) for rank in range(3)]
+    rank_specs = [RankSpec(rank, 3, rank, "", 0) for rank in range(3)]
     with pytest.raises(launch.StartFailed, match=r"ranks 1, 2 of 3 did not come within 0 s; look at their own output"):
-        meet(store, seats[0], "train", limit_s=0.2)
+        meet(store, rank_specs[0], "train", limit_s=0.2)
     with ThreadPoolExecutor() as threads:
         works = ["train", "train", "plan"]
-        meetings = [threads.submit(meet, store, seat, word, limit_s=9) for seat, word in zip(seats, works, strict=True)]
+        meetings = [threads.submit(meet, store, rank_spec, word, limit_s=9) for rank_spec, word in zip(rank_specs, works, strict=True)]
     for meeting in meetings:
         with pytest.raises(launch.StartFailed, match=r"rank 0 has come for train, rank 2 has come for plan; start all"):
             meeting.result()
@@ -193,9 +193,9 @@ def test_ranks_that_do_not_come_or_came_for_something_else_are_named() -> None:
 def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     store = dist.HashStore()
     with ThreadPoolExecutor() as threads:
-        first = threads.submit(meet, store, Seat(0, 2, 0, "", 0), "train", limit_s=9)
+        first = threads.submit(meet, store, RankSpec(0, 2, 0, "", 0), "train", limit_s=9)
         monkeypatch.setattr(meeting, "__version__", "9.9")
         with pytest.raises(launch.StartFailed, match=r"rank 0 has thinwire .*, rank 1 has thinwire 9\.9; install"):
-            meet(store, Seat(1, 2, 1, "", 0), "train", limit_s=9)
+            meet(store, RankSpec(1, 2, 1, "", 0), "train", limit_s=9)
         with pytest.raises(launch.StartFailed, match="install the same version on all machines"):
             first.result()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.dist import work
 from thinwire import launch
-from thinwire.launch.seat import seat_from_torchrun
+from thinwire.launch.rank_spec import rank_spec_from_torchrun
 
 ROOT = Path(__file__).parent.parent.parent
 # A shell's background jobs, and what they start, ignore Ctrl-C; these don't.
@@ -138,6 +138,6 @@ def test_a_job_that_torchrun_starts_again_joins_anew_and_may_run_twice(tmp_path:
 
 
 def test_half_of_torchruns_words_is_an_error() -> None:
-    assert seat_from_torchrun({}) is None
+    assert rank_spec_from_torchrun({}) is None
     with pytest.raises(ValueError, match="RANK but not LOCAL_RANK, MASTER_ADDR, MASTER_PORT; start with torchrun"):
-        seat_from_torchrun({"RANK": "0", "WORLD_SIZE": "2"})
+        rank_spec_from_torchrun({"RANK": "0", "WORLD_SIZE": "2"})

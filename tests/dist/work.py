@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from thinwire.launch import Member
-from thinwire.links import Door, PeerLost, pulse
-from thinwire.links.sketch import sketch
+from thinwire.links import Door, PeerLost, heartbeat
+from thinwire.links.quick_probe import quick_probe
 
 
 def add_ranks(member: Member, offset: int) -> tuple[int, int]:
@@ -28,10 +28,10 @@ def present(member: Member) -> int:
     return int(member.store.add("present", 0))
 
 
-def sketched(member: Member) -> dict[tuple[int, int], float]:
+def quickly_probed(member: Member) -> dict[tuple[int, int], float]:
     """Bytes a second of each ordered pair, at a first look."""
     with Door(member.store) as door:
-        return {pair: link.bytes_per_s for pair, link in sketch(door, torch.device("cpu")).links.items()}
+        return {pair: link.bytes_per_s for pair, link in quick_probe(door, torch.device("cpu")).links.items()}
 
 
 def big_result(member: Member, size: int) -> bytes:
@@ -399,7 +399,7 @@ def load_slowly(member: Member, limit_s: float, slow_s: float) -> float:
 
 def load_until_lost(member: Member, how: str, folder: str) -> None:
     """Rank 1 does not come out of loading; the others note what they are told."""
-    pulse.LOADING_SILENCE_S = 4.0
+    heartbeat.LOADING_SILENCE_S = 4.0
     door = Door(member.store, limit_s=2.0)
     dist.barrier()
     start = time.monotonic()

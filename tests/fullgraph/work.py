@@ -196,7 +196,7 @@ def _on_shards(door: Door, case: Case) -> Result:
         send_rows=len(shard.send_rows),
         logits=logits,
         nodes=shard.original_ids,
-        records=model.places.assigner.records,  # type: ignore[union-attr, arg-type]
+        records=model.distributed.assigner.records,  # type: ignore[union-attr, arg-type]
         central=central_rows(shard),
         owned=shard.num_owned,
     )
@@ -461,9 +461,9 @@ def gradients(member: Member, data: str) -> dict[str, Tensor]:
         found["eval"] = backward()
         model.zero_grad()
         model.train()
-        model.places.clock.epoch = -1  # type: ignore[union-attr]
+        model.distributed.clock.epoch = -1  # type: ignore[union-attr]
         found["once"] = backward()
-        model.places.clock.epoch = -1  # type: ignore[union-attr]
+        model.distributed.clock.epoch = -1  # type: ignore[union-attr]
         found["twice"] = backward()
     return found
 

@@ -145,7 +145,7 @@ def _kept(
     remember(found, gradients.hook_of(wrapped))
     for book in (found.came, found.remembered):
         for name in book:
-            book[name] = door.told(book[name], channel="test").mean(0)
+            book[name] = door.gather(book[name], channel="test").mean(0)
     return found
 
 
@@ -254,9 +254,9 @@ def uneven(
                     books.came[name] += parameter.grad
             remember(books, gradients.hook_of(wrapped))
             for name in books.came:
-                books.came[name] = door.told(books.came[name], channel="test").mean(0)
-                books.remembered[name] = door.told(books.remembered[name], channel="test").mean(0)
-                books.applied[name] = door.told(books.applied[name], channel="test")[longest]
+                books.came[name] = door.gather(books.came[name], channel="test").mean(0)
+                books.remembered[name] = door.gather(books.remembered[name], channel="test").mean(0)
+                books.applied[name] = door.gather(books.applied[name], channel="test")[longest]
             found.append(books)
         for kind in ("none", "ddp"):
             model = work.built()
@@ -379,8 +379,8 @@ def fallen(
                 sums.zero_()
         remember(found.books, hook)
         for name in found.books.came:
-            found.books.came[name] = door.told(found.books.came[name], channel="test").mean(0)
-            found.books.remembered[name] = door.told(found.books.remembered[name], channel="test").mean(0)
+            found.books.came[name] = door.gather(found.books.came[name], channel="test").mean(0)
+            found.books.remembered[name] = door.gather(found.books.remembered[name], channel="test").mean(0)
         found.progress, found.spec = hook.progress, hook.fell_back
         found.said = [str(each.message) for each in said if "falls back" in str(each.message)]
     return found

@@ -95,7 +95,7 @@ def test_what_cannot_be_is_refused_in_words() -> None:
         "both": "process_group and device_mesh say the same",
         "mesh": "device_mesh has dimensions .*replicate.*shard",
         "unused": "find_unused_parameters=False; profile with find_unused_parameters=True",
-        "another plan": "ranks 0 and 1 have different plans",
+        "another plan": "ranks have different plan: rank 0 has",
         "effective size": "leave out divide_by_initial_world_size",
         "join of unused": "parameters that may get no gradient",
     }

@@ -46,21 +46,21 @@ def test_foretold_tolls_and_lags_count_only_while_backward_runs() -> None:
     )
     reckoned = replay(BACKWARD_S, [shared], [1, 4], [0, 0])
     assert [(each.compress_end_s, each.transfer_end_s) for each in reckoned.groups] == [(3.0, 4.0), (16.0, 25.0)]
-    foretold = replay(BACKWARD_S, [shared], [1, 4], [0, 0], foretell=True)
+    predicted = replay(BACKWARD_S, [shared], [1, 4], [0, 0], predict=True)
     # The first is on its way beside backward, which it delays; the second leaves when that is over.
-    assert [(each.compress_end_s, each.transfer_end_s) for each in foretold.groups] == [(2.0, 3.5), (15.0, 24.0)]
+    assert [(each.compress_end_s, each.transfer_end_s) for each in predicted.groups] == [(2.0, 3.5), (15.0, 24.0)]
     # Of three the channel takes the second only when backward is over: it costs that nothing.
     slow = replace(shared, transfer_s=lambda size: 20.0)
-    foretold = replay(BACKWARD_S, [slow], [1, 2, 4], [0, 0, 0], foretell=True)
-    assert [(each.compress_end_s, each.transfer_begin_s) for each in foretold.groups] == [
+    predicted = replay(BACKWARD_S, [slow], [1, 2, 4], [0, 0, 0], predict=True)
+    assert [(each.compress_end_s, each.transfer_begin_s) for each in predicted.groups] == [
         (2.0, 2.0),
         (6.0, 22.5),
         (15.0, 42.5),
     ]
     # Both have waited: they are there sooner than one that finds the channel free.
-    hasty = replay(BACKWARD_S, [replace(slow, haste_s=3.0)], [1, 2, 4], [0, 0, 0], foretell=True)
+    hasty = replay(BACKWARD_S, [replace(slow, haste_s=3.0)], [1, 2, 4], [0, 0, 0], predict=True)
     assert [each.transfer_end_s for each in hasty.groups] == [22.5, 39.5, 56.5]
-    assert replay(BACKWARD_S, [PLAIN], [4], [0], foretell=True) == replay(BACKWARD_S, [PLAIN], [4], [0])
+    assert replay(BACKWARD_S, [PLAIN], [4], [0], predict=True) == replay(BACKWARD_S, [PLAIN], [4], [0])
 
 
 @pytest.mark.parametrize("seed", range(30))

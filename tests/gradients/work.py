@@ -157,8 +157,8 @@ def conserved(member: Member, codec: str, primitive: str, steps: int) -> tuple[f
             group.commit()
             went += out
         owed = torch.stack([torch.cat([state[name] for name in names]) for state in group.state().values()]).sum(0)
-        all_came = door.told(came, channel="test").mean(0)
-        all_owed = door.told(owed, channel="test").mean(0)
+        all_came = door.gather(came, channel="test").mean(0)
+        all_owed = door.gather(owed, channel="test").mean(0)
         return float((went + all_owed - all_came).abs().max()), float(all_came.abs().max())
 
 

@@ -1,4 +1,4 @@
-"""`thinwire plan minibatch`: what it foretells is what a run then counts; and what it can't answer it refuses."""
+"""`thinwire plan minibatch`: what it predicts is what a run then counts; and what it can't answer it refuses."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Minibatch training on real processes: equal to one process whatever cache and pipeline, as foretold, and robust."""
+"""Minibatch training on real processes: equal to one process whatever cache and pipeline, as predicted, and robust."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def test_a_rank_holds_what_was_asked_and_no_more(folder: Path) -> None:
         assert found[1].cached == 40
 
 
-def test_bytes_are_as_foretold(folder: Path) -> None:
+def test_bytes_are_as_predicted(folder: Path) -> None:
     """A larger graph in one epoch is less noise than a small one in many; rows are those that the door counted."""
     policies = ("vip", "degree", "halo", "paths", "simulation", "oracle")
     todo = [
@@ -82,9 +82,9 @@ def test_bytes_are_as_foretold(folder: Path) -> None:
         *(planned(cache=alpha, cache_policy=policy) for alpha in (0.2, 1.0) for policy in policies),
     ]
     for found in launch.run(work.jobs, str(folder), [replace(job, epochs=6) for job in todo], workers=3)[0]:
-        for name, foretold in (("bytes", "predicted_bytes"), ("remote_rows", "predicted_rows")):
+        for name, predicted in (("bytes", "predicted_bytes"), ("remote_rows", "predicted_rows")):
             counted = float(np.mean([row[name] for row in found.rows]))
-            assert counted == pytest.approx(found.rows[0][foretold], rel=0.1), name
+            assert counted == pytest.approx(found.rows[0][predicted], rel=0.1), name
         # Rows as they are stored, with an id each, and who wants how many of whom, told once.
         assert found.filled == (found.all_cached * (12 * 2 + 4) + 3 * 2 * 3 * 8 if found.all_cached else 0)
         features, rows = (sum(row[name] for row in found.rows) for name in ("feature_bytes", "remote_rows"))

@@ -22,7 +22,7 @@ def run(
     ranks: int = 2,
     data: str = "synthetic",
     links: bool = True,
-    forecast: bool = False,
+    prediction: bool = False,
     complete: bool = True,
     error: str = "",
     tail: str = "",
@@ -40,8 +40,8 @@ def run(
     }
     if links:
         plan["links"] = [link(src, dst) for src in range(ranks) for dst in range(ranks) if src != dst]
-    if forecast:
-        plan["forecast"] = FORECAST
+    if prediction:
+        plan["prediction"] = PREDICTION
     artifacts.write_json(folder / "plan.json", plan)
     lines = [json.dumps(event(number, method, ranks)) for number in range(epochs)]
     (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines) + tail)
@@ -122,7 +122,7 @@ def assignment(number: int, from_epoch: int) -> dict[str, Any]:
     return {**stamp, "from_epoch": from_epoch, "messages": messages, "predicted_epoch_s": 0.19, "assign_s": 0.01}
 
 
-FORECAST = {
+PREDICTION = {
     "rows": [
         {"method": "exact", "epoch_s": 0.42, "bytes_per_epoch": 1_800_000, "memory_bytes": 5e7, "speedup": 1.0},
         {"method": "sylvie", "epoch_s": 0.22, "bytes_per_epoch": 300_000, "memory_bytes": 6e7, "speedup": 1.9},

@@ -67,7 +67,7 @@ def opened(browser: Browser, path: Path, **options: Any) -> Seen:
 
 def test_the_charts_show_the_runs(browser: Browser, tmp_path: Path) -> None:
     methods = ("exact", "sylvie", "adaqp")
-    folders = [made.run(tmp_path / name, method=name, forecast=name == "adaqp") for name in methods]
+    folders = [made.run(tmp_path / name, method=name, prediction=name == "adaqp") for name in methods]
     write_page(tmp_path / "report.html", read_runs(folders))
     seen = opened(browser, tmp_path / "report.html", viewport={"width": 1280, "height": 900}, color_scheme="light")
     assert [trace["name"] for trace in seen.data("loss-epochs")] == list(methods)
@@ -88,7 +88,9 @@ def test_the_charts_show_the_runs(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_a_phone_in_the_dark(browser: Browser, tmp_path: Path) -> None:
-    folder = made.run(tmp_path / "a-run-whose-name-is-rather-long-for-a-phone", method="adaqp", ranks=4, forecast=True)
+    folder = made.run(
+        tmp_path / "a-run-whose-name-is-rather-long-for-a-phone", method="adaqp", ranks=4, prediction=True
+    )
     write_page(tmp_path / "report.html", read_runs([folder]))
     seen = opened(browser, tmp_path / "report.html", viewport={"width": 390, "height": 844}, color_scheme="dark")
     assert seen.page.evaluate("document.documentElement.dataset.scheme") == "dark"
@@ -106,7 +108,7 @@ def test_a_phone_in_the_dark(browser: Browser, tmp_path: Path) -> None:
 
 def test_foreign_strings_are_text(browser: Browser, tmp_path: Path) -> None:
     """In a folder's name, a data set's, a channel's, a method's and an error."""
-    folder = made.run(tmp_path / "<b>run<b>", data=HOSTILE, epochs=8, complete=False, error=HOSTILE, forecast=True)
+    folder = made.run(tmp_path / "<b>run<b>", data=HOSTILE, epochs=8, complete=False, error=HOSTILE, prediction=True)
     for name in ("plan.json", "events.jsonl"):
         content = (folder / name).read_text()
         (folder / name).write_text(content.replace("convs.1.forward", HOSTILE).replace('"sylvie"', f'"{HOSTILE}"'))

@@ -13,10 +13,10 @@ from thinwire.report import Run, read_runs
 from thinwire.report.bits import bits
 from thinwire.report.curves import loss, scores
 from thinwire.report.figure import log_axis, plain, thinned
-from thinwire.report.forecast import forecasts
-from thinwire.report.foretold import comparison, foretold
 from thinwire.report.matrix import matrix
 from thinwire.report.page import SECTIONS
+from thinwire.report.predicted import comparison, predicted
+from thinwire.report.prediction import predictions
 from thinwire.report.sent import sent
 from thinwire.report.staleness import staleness, stretches
 from thinwire.report.summary import results, summary
@@ -27,7 +27,7 @@ from thinwire.report.units import bytes_text, rate_text, seconds_text
 @pytest.fixture
 def runs(tmp_path: Path) -> list[Run]:
     methods = ("exact", "sylvie", "adaqp")
-    return read_runs([made.run(tmp_path / name, method=name, forecast=name == "adaqp") for name in methods])
+    return read_runs([made.run(tmp_path / name, method=name, prediction=name == "adaqp") for name in methods])
 
 
 def traces(section: Any, number: int = 0) -> list[dict[str, Any]]:
@@ -124,7 +124,7 @@ def test_runs_whose_labels_look_alike_keep_a_bar_each(tmp_path: Path) -> None:
 
 
 def test_predicted_beside_measured(runs: list[Run]) -> None:
-    drawn = {trace["meta"]: trace for trace in traces(foretold(runs))}
+    drawn = {trace["meta"]: trace for trace in traces(predicted(runs))}
     assert drawn["measured"]["y"][1:] == [0.2] * 19
     assert set(drawn["predicted"]["y"]) == {None, 0.19}
     told = comparison(runs)
@@ -135,26 +135,26 @@ def test_predicted_beside_measured(runs: list[Run]) -> None:
 
 
 def test_a_synchronous_run_is_compared_with_its_own_row(tmp_path: Path) -> None:
-    folder = made.run(tmp_path / "run", method="sylvie", forecast=True)
+    folder = made.run(tmp_path / "run", method="sylvie", prediction=True)
     plan = json.loads((folder / "plan.json").read_text())
     plan["plan"]["staleness"] = 0
     row = {"epoch_s": 0.25, "bytes_per_epoch": 1, "memory_bytes": 1, "speedup": 1, "model": "replay"}
-    plan["forecast"]["rows"].append({"method": "sylvie --staleness 0", **row})
+    plan["prediction"]["rows"].append({"method": "sylvie --staleness 0", **row})
     (folder / "plan.json").write_text(json.dumps(plan))
     told = comparison(read_runs([folder]))
     assert told is not None
     assert [row[2] for row in told.rows if row[1] == "seconds an epoch, planned"] == ["250 ms"]
 
 
-def test_forecast_beside_all_runs_that_are_alike(runs: list[Run]) -> None:
-    foretold_bars, *measured = traces(forecasts(runs))
-    assert foretold_bars["y"] == [0.42, 0.22, 0.18]
+def test_prediction_beside_all_runs_that_are_alike(runs: list[Run]) -> None:
+    predicted_bars, *measured = traces(predictions(runs))
+    assert predicted_bars["y"] == [0.42, 0.22, 0.18]
     assert [(trace["x"], trace["y"]) for trace in measured] == [
         (["exact"], [0.4]),
         (["sylvie"], [0.2]),
         (["adaqp"], [0.2]),
     ]
-    rates = {trace["name"]: trace for trace in traces(forecasts(runs), 1)}
+    rates = {trace["name"]: trace for trace in traces(predictions(runs), 1)}
     assert rates["exact"]["x"] == [1e7, 1e8, 1e9, 1e10]
     assert rates["exact"]["y"][0] == pytest.approx(3.1)
 

@@ -18,7 +18,7 @@ def figures(text: str) -> dict[str, object]:
 
 
 def test_nothing_is_fetched(tmp_path: Path) -> None:
-    text = page(read_runs([made.run(tmp_path / "run", method="adaqp", forecast=True)]))
+    text = page(read_runs([made.run(tmp_path / "run", method="adaqp", prediction=True)]))
     own = text.replace(re.findall(r"<script>/\*\*\n\* plotly.*?</script>", text, flags=re.DOTALL)[0], "")
     assert "http://" not in own
     assert "https://" not in own
@@ -29,7 +29,7 @@ def test_nothing_is_fetched(tmp_path: Path) -> None:
 
 
 def test_foreign_strings_stay_strings(tmp_path: Path) -> None:
-    folder = made.run(tmp_path / "run", data=HOSTILE, epochs=3, complete=False, error=HOSTILE, forecast=True)
+    folder = made.run(tmp_path / "run", data=HOSTILE, epochs=3, complete=False, error=HOSTILE, prediction=True)
     lines = (folder / "events.jsonl").read_text().replace("convs.1.forward", "</script><i>")
     (folder / "events.jsonl").write_text(lines)
     text = page(read_runs([folder]))

@@ -4,23 +4,23 @@ import json
 from pathlib import Path
 
 import pytest
+from thinwire.report.given import by_number, number
 
 from tests.report import made
 from thinwire.report import read_runs
-from thinwire.report.given import by_number, number
 
 
 def test_a_complete_run(tmp_path: Path) -> None:
-    (run,) = read_runs([made.run(tmp_path / "one", method="adaqp", ranks=3, forecast=True)])
+    (run,) = read_runs([made.run(tmp_path / "one", method="adaqp", ranks=3, prediction=True)])
     assert (run.label, run.method, run.done, run.asked) == ("one", "adaqp", 20, 20)
     assert run.state.word == "complete"
     assert [each.from_epoch for each in run.assignments] == [5, 10, 15]
     assert run.assignments[0].messages[0].rows_at_bits == {0: 10, 2: 18, 8: 72}
     assert len(run.links) == 6
-    assert run.forecast is not None
-    assert run.forecast.recommended == "adaqp"
+    assert run.prediction is not None
+    assert run.prediction.recommended == "adaqp"
     assert run.median("seconds") == pytest.approx(0.2)
-    assert run.epochs[7].foretold == {"halo_bytes": (400_000, 400_000)}
+    assert run.epochs[7].predicted == {"halo_bytes": (400_000, 400_000)}
     assert [len(epoch.ranks) for epoch in run.epochs[:6]] == [0, 3, 0, 0, 0, 3]
     assert run.epochs[5].spans[2][1].name == "convs.1.forward"
     assert run.epochs[3].test_score is None
@@ -68,7 +68,7 @@ def test_an_older_run_has_little_and_that_is_enough(tmp_path: Path) -> None:
     assert run.state.word == "unfinished"
     (tmp_path / "predictions.npz").touch()
     (run,) = read_runs([tmp_path])
-    assert (run.state.word, run.asked, run.done, run.links, run.forecast) == ("complete", None, 1, (), None)
+    assert (run.state.word, run.asked, run.done, run.links, run.prediction) == ("complete", None, 1, (), None)
     assert run.epochs[0].loss == 1.5
 
 
@@ -85,7 +85,7 @@ def test_unknown_and_wrong_values_count_as_missing(tmp_path: Path) -> None:
     damaged = 'nonsense\n{"no": "epoch"}\n' + '{"epoch": 1, "loss": NaN}\n' + '{"epoch": 1, "loss": 2}\n'
     (tmp_path / "events.jsonl").write_text(json.dumps(row) + "\n" + damaged)
     (tmp_path / "plan.json").write_text(
-        '{"links": [{"src": 0, "dst": -1, "bytes_per_s": 5}], "plan": [], "forecast": 3}'
+        '{"links": [{"src": 0, "dst": -1, "bytes_per_s": 5}], "plan": [], "prediction": 3}'
     )
     (run,) = read_runs([tmp_path])
     first, second = run.epochs

@@ -22,7 +22,7 @@ def begin(member: Member, jobs: list[Job[Any]], loads_s: list[float]) -> str:
         prepare(*arguments, **options)
 
     graphs.prepare = slowly  # type: ignore[assignment]
-    alone = replace(member, seat=replace(member.seat, local_rank=0))
+    alone = replace(member, rank_spec=replace(member.rank_spec, local_rank=0))
     job = jobs[member.rank]
     try:
         with Door(member.store, limit_s=job.limit_s) as door, own_shard.own_shard(alone, job, door) as (shard, _):

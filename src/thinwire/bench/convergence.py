@@ -63,12 +63,12 @@ def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[
         optimizer.step()
         decay.step()
         losses.append(float(loss.detach()))
-    curve = door.told(torch.tensor(losses), channel="harness").mean(dim=0)
+    curve = door.gather(torch.tensor(losses), channel="harness").mean(dim=0)
     model.module.eval()
     with torch.no_grad():
         batches = [task.batch(FINAL_SIZE, door.rank, number, FINAL_SEED) for number in range(FINAL_BATCHES)]
         own = torch.stack([task.loss(model.module, batch) for batch in batches]).mean()
-    final = float(door.told(own, channel="harness").mean())
+    final = float(door.gather(own, channel="harness").mean())
     return {"loss": final, "curve": curve[:: max(1, count // 20)].tolist()}
 
 

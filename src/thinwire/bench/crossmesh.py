@@ -121,7 +121,7 @@ def step(door: Door, method: str, prepared: dict[str, Problem], case: Case, seed
     """All problems, one after the other; each takes as long as its slowest rank."""
     seconds: dict[str, float] = {}
     for name, problem in prepared.items():
-        door.told(torch.zeros(1), channel="harness")  # all begin together
+        door.barrier(channel="harness")  # all begin together
         begin = time.perf_counter()
         if any(door.rank in layout.ranks for layout in _layouts(problem.plans[method])):
             moving = start(problem.plans[method], problem.local, door, name=name, dtype=DTYPE)
@@ -131,7 +131,7 @@ def step(door: Door, method: str, prepared: dict[str, Problem], case: Case, seed
                 raise ValueError(f"problem {name} by {method}: rank {door.rank} received other values than were sent")
         else:
             taken = 0.0
-        seconds[name] = float(door.told(torch.tensor([taken], dtype=torch.float64), channel="harness").max())
+        seconds[name] = float(door.gather(taken, channel="harness").max())
     facts = {
         name: {
             "seconds": seconds[name],

@@ -100,7 +100,7 @@ def step(door: Door, method: str, prepared: Task, case: Case, seed: int) -> dict
         losses.append(float(loss.detach()))
     wire_bytes = (sent_bytes() - before) / count
     bytes_of = {name: each.bytes * door.world_size / count for name, each in counted.items()}  # not the evaluation's
-    told = door.told(torch.tensor([losses[0], statistics.median(seconds), wire_bytes]), channel="harness")
+    told = door.gather(torch.tensor([losses[0], statistics.median(seconds), wire_bytes]), channel="harness")
     facts = {
         "first_loss": float(told[:, 0].mean()),
         "seconds": float(told[:, 1].max()),
@@ -147,7 +147,7 @@ def _final(model: nn.Module, task: Task, door: Door) -> float:
     with torch.no_grad():
         batches = [task.batch(FINAL_SIZE, door.rank, number, FINAL_SEED) for number in range(FINAL_BATCHES)]
         own = torch.stack([task.loss(model, batch) for batch in batches]).mean()
-    return float(door.told(own, channel="harness").mean())
+    return float(door.gather(own, channel="harness").mean())
 
 
 def _sharded(model: Any, method: Method, door: Door, seed: int) -> tuple[nn.Module, dict[str, Any]]:

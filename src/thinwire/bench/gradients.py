@@ -65,7 +65,7 @@ def before_round(door: Door, prepared: dict[str, Any], case: Case) -> None:
     """Profile again: predictions are then of the same minutes as what they are compared with. Plans stay."""
     profile = _profile(door, case)
     for steps in prepared.values():
-        steps.foretell(profile)
+        steps.predict(profile)
 
 
 def _profile(door: Door, case: Case) -> gradients.Profile:
@@ -123,9 +123,9 @@ class Steps:
         self._still = method == LIMIT
         self.model = self._wrapped(method, task.build(), profile, codec)
         self._optimizer = torch.optim.SGD(self.model.parameters(), lr=task.lr)
-        self.foretell(profile)
+        self.predict(profile)
 
-    def foretell(self, profile: gradients.Profile) -> None:
+    def predict(self, profile: gradients.Profile) -> None:
         if self._plan is not None:
             self.facts["predicted_s"] = gradients.predict(profile, self._plan).step_s
         elif self._method in (NONE, BFLOAT16):

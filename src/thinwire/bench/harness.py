@@ -31,7 +31,6 @@ from thinwire.bench import (
 from thinwire.bench.case import Case
 from thinwire.launch import Lab, LabUnavailable, Member, RankFailed
 from thinwire.links import Door
-from thinwire.links.telling import tell
 from thinwire.scratch import scratch_folder
 
 
@@ -181,14 +180,14 @@ def _rank(member: Member, case: Case, folder: str) -> None:
 def _step(door: Door, workload: Workload, method: str, prepared: Any, case: Case, repeat: int) -> dict[str, Any]:
     """One turn of a method; seconds of the slowest rank, bytes of all."""
     door.step = repeat
-    tell(door, None, channel=CHANNEL)  # all start together
+    door.barrier(channel=CHANNEL)  # all start together
     door.books.take()
     start = time.perf_counter()
     facts = workload.step(door, method, prepared, case, case.seed + repeat + 1)
     seconds = time.perf_counter() - start
     books = door.books.take()
     sent = {name: book.bytes_sent for name, book in books.items()}
-    told = tell(door, [seconds, sum(book.exposed_s for book in books.values()), sent], channel=CHANNEL)
+    told = door.gather_json([seconds, sum(book.exposed_s for book in books.values()), sent], channel=CHANNEL)
     units = workload.units(method, case.settings)
     slowest = max(told, key=lambda each: float(each[0]))
     names = sorted({name for _, _, own in told for name in own})  # ranks need not have used the same

@@ -53,7 +53,7 @@ def step(door: Door, method: str, prepared: dict[str, Any], case: Case, seed: in
 
 
 def summary(case: Case, method: str, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Rows fetched from other ranks in an epoch, and what VIP had foretold of them and of all bytes."""
+    """Rows fetched from other ranks in an epoch, and what VIP had predicted of them and of all bytes."""
     own = lines[method]
     return {
         "remote_rows": statistics.mean(line["remote_rows"] for line in own),

@@ -156,7 +156,7 @@ class Iterations:
 
     def take(self) -> dict[str, Any]:
         loss = self._iterate()
-        told = self._door.told(torch.tensor([loss, self.pipe.peak_activations]), channel="harness")
+        told = self._door.gather(torch.tensor([loss, self.pipe.peak_activations]), channel="harness")
         peaks = [int(peak) for peak in told[:, 1]]
         return self.facts | {"loss": float(told[-1, 0]), "peak_activations": peaks}
 

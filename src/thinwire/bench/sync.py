@@ -132,7 +132,7 @@ def step(door: Door, method: str, weights: Weights, case: Case, seed: int) -> di
         assert sync.plan is not None
         least, predicted = sync.plan.least_host_bytes, sync.plan.predicted_s
     away = sum(size for peer, size in door.books.bytes_to().items() if hosts[peer] != hosts[door.rank])
-    total = int(door.told(torch.tensor([away]), channel="harness").sum())
+    total = int(door.gather(away, channel="harness").sum())
     return {"wire_bytes": total, "least_bytes": least, "predicted_s": predicted, "values": _probes(door, out)}
 
 
@@ -142,7 +142,7 @@ def _probes(door: Door, out: Mapping[str, DTensor]) -> list[float]:
     for x in out.values():
         flat = x._local_tensor.reshape(-1)
         own.append(flat[:: max(1, len(flat) // PROBES)][:PROBES] if len(flat) else torch.zeros(PROBES))
-    told = door.told(
+    told = door.gather(
         torch.cat([torch.nn.functional.pad(part, (0, PROBES - len(part))) for part in own]), channel="harness"
     )
     return [float(value) for value in told.flatten()]

@@ -14,7 +14,7 @@ from thinwire import artifacts
 from thinwire.bench import batches
 from thinwire.bench import codec as codec_bench
 from thinwire.bench.case import Case, load_case
-from thinwire.cli import forecasts, limit, progress, tables
+from thinwire.cli import limit, predictions, progress, tables
 from thinwire.cli.limit import Limit
 from thinwire.launch import lab
 from thinwire.training import machine
@@ -129,13 +129,13 @@ class Bench:
             result = bench.run(case, on_progress=on_progress)
         console.print(tables.methods(result))
         content = result.to_json()
-        if foretold := hasattr(bench, "errors"):
+        if predicted := hasattr(bench, "errors"):
             median, worst = bench.errors(result.rows)
-            console.print(forecasts.off(result, median, worst), highlight=False)
+            console.print(predictions.off(result, median, worst), highlight=False)
             content |= {"predicted_off_median": median, "predicted_off_worst": worst}
         if problems := tables.problems(result):
             console.print(problems)
-        for line in tables.thinner(result) if not foretold else ():
+        for line in tables.thinner(result) if not predicted else ():
             console.print(line, highlight=False)
         return content, case.seed, case.hosts * case.ranks_per_host
 
@@ -149,7 +149,7 @@ class Bench:
 def _bench_of(case: Case) -> Any:
     """What checks and runs it. Imported here: it brings every workload along, which codecs and batches do without."""
     from thinwire.bench import harness
-    from thinwire.forecast import check
+    from thinwire.prediction import check
 
     return check if case.workload == check.WORKLOAD else harness
 

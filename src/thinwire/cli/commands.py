@@ -11,7 +11,7 @@ from rich.table import Table
 from thinwire import __version__
 from thinwire.cli.spelling import check_choices, nearest
 from thinwire.launch.failures import LabUnavailable, RankFailed
-from thinwire.launch.seat import seat_from_torchrun
+from thinwire.launch.rank_spec import rank_spec_from_torchrun
 
 ABOUT = "Distributed training that waits less for the network."
 
@@ -66,8 +66,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         command = parsed(arguments)
         command.verify()
-        seat = seat_from_torchrun()
-        if seat is not None and seat.rank != 0:
+        rank_spec = rank_spec_from_torchrun()
+        if rank_spec is not None and rank_spec.rank != 0:
             if not command.joins:
                 return
             console = Console(quiet=True)

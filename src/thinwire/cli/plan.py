@@ -10,13 +10,13 @@ from rich.console import Console
 
 from thinwire import artifacts, graphs, launch, minibatch
 from thinwire.bench import methods
-from thinwire.cli import forecasts, limit
+from thinwire.cli import limit, predictions
 from thinwire.cli.limit import Limit
 from thinwire.cli.spelling import nearest
-from thinwire.forecast import METHODS, even
-from thinwire.forecast.here import foretell
 from thinwire.launch import lab
 from thinwire.links.cost import CostModel, read_cost
+from thinwire.prediction import METHODS, even
+from thinwire.prediction.here import predict_here
 from thinwire.scratch import scratch_folder
 from thinwire.training import machine
 
@@ -41,7 +41,7 @@ class Plan:
     data: str = "synthetic"
     """A graph by name (synthetic:..., planetoid:cora, graph.npz), or a folder that `thinwire partition` has written."""
     hosts: int = 0
-    """Machines, one rank each. They need not be here: a rehearsal on this machine stands for them."""
+    """Machines, one rank each. They need not be here: a few epochs on this machine stand for them."""
     rate: Annotated[str, tyro.conf.arg(metavar="RATE")] = "1gbit"
     """Of each machine's link, both ways."""
     profile: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -86,10 +86,10 @@ class Plan:
                 near = nearest(method.split()[0], NAMES)
                 raise ValueError(f"--methods has {method!r}; give some of {', '.join(NAMES)}.{near}")
         methods.check(tuple(self._methods()), self._settings(), {})
-        seat, cost = launch.seat_from_torchrun(), self._cost()
-        if seat is not None and cost is not None and cost.world_size != seat.world_size:
+        rank_spec, cost = launch.rank_spec_from_torchrun(), self._cost()
+        if rank_spec is not None and cost is not None and cost.world_size != rank_spec.world_size:
             raise ValueError(
-                f"the plan is for {cost.world_size} ranks, torchrun started {seat.world_size}; start as many"
+                f"the plan is for {cost.world_size} ranks, torchrun started {rank_spec.world_size}; start as many"
             )
 
     def run(self, console: Console) -> None:
@@ -98,7 +98,7 @@ class Plan:
             scratch_folder("plan") as made,
             Console(stderr=True, quiet=console.quiet).status("plan") as status,
         ):
-            folder, joins = Path(self.data), launch.seat_from_torchrun() is not None
+            folder, joins = Path(self.data), launch.rank_spec_from_torchrun() is not None
             if not graphs.is_shard_folder(folder):
                 folder = made / "shards"
                 if not joins:  # else each machine of the job sees to its own
@@ -107,8 +107,8 @@ class Plan:
                 raise ValueError(
                     f"{folder} has {parts} parts, the plan is for {ranks}; plan for {parts}, or partition again"
                 )
-            status.update(f"rehearsal of {len(self._methods())} methods on {ranks} ranks")
-            found = foretell(
+            status.update(f"a few epochs of {len(self._methods())} methods on {ranks} ranks")
+            found = predict_here(
                 str(folder.resolve()) if graphs.is_shard_folder(folder) else "",
                 {**self._settings(), "data": self.data},
                 ranks=ranks,
@@ -120,8 +120,8 @@ class Plan:
             )
         if console.quiet:  # one rank of many: the first one tells
             return
-        console.print(forecasts.table(found, f"{self.model} on {self.data}, {self._where(ranks)}"))
-        console.print(forecasts.chart(found))
+        console.print(predictions.table(found, f"{self.model} on {self.data}, {self._where(ranks)}"))
+        console.print(predictions.chart(found))
         console.print(
             f"recommended: thinwire train --method {found.recommended}{self._again()}",
             highlight=False,
@@ -156,8 +156,8 @@ class Plan:
     def _ranks(self) -> int:
         if (cost := self._cost()) is not None:
             return cost.world_size
-        if (seat := launch.seat_from_torchrun()) is not None:
-            return seat.world_size
+        if (rank_spec := launch.rank_spec_from_torchrun()) is not None:
+            return rank_spec.world_size
         folder = Path(self.data)
         return graphs.read_manifest(folder).num_parts if graphs.is_shard_folder(folder) else self.workers
 

@@ -57,7 +57,7 @@ class PlanGradients:
             raise ValueError(f"--workers is {self.workers}; give 1 or more")
         lab.parse_rate(self.rate)
         limit.check(self.limit)
-        if self.hosts and launch.seat_from_torchrun() is not None:
+        if self.hosts and launch.rank_spec_from_torchrun() is not None:
             raise ValueError("--hosts starts ranks of its own; give it without torchrun")
         if self.hosts < 0:
             raise ValueError(f"--hosts is {self.hosts}; give 1 or more, or leave it out for ranks on this machine")

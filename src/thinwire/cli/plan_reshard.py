@@ -12,12 +12,12 @@ from rich.table import Table
 
 from thinwire import artifacts
 from thinwire.bench.crossmesh import parse
-from thinwire.cli.forecasts import seconds
+from thinwire.cli.predictions import seconds
 from thinwire.crossmesh.broadcast import WAYS
 from thinwire.crossmesh.network import Network
 from thinwire.crossmesh.plan import AUTO, Plan, plan
-from thinwire.forecast.wires import PAYLOAD
 from thinwire.launch import lab
+from thinwire.prediction.wires import PAYLOAD
 
 MOST_RANKS = 1 << 10
 

@@ -136,7 +136,7 @@ def methods(result: harness.CaseResult) -> Table:
     if case.workload == "minibatch":
         shown = [("/full" if name == "/free" else name, form) for name, form in shown if name != "from-to"]
         shown.append(("rows", lambda row: _figure(row, "remote_rows", ",.0f")))
-        shown.append(("foretold", lambda row: _figure(row, "predicted_rows", ",.0f")))
+        shown.append(("predicted", lambda row: _figure(row, "predicted_rows", ",.0f")))
     if case.workload == "policies":
         shown = [
             (alpha, _rows_at(alpha)) for alpha in ((result.rows[0].more or {}) if result.rows else {})["remote_rows"]
@@ -344,8 +344,8 @@ def caches(result: Mapping[str, Any]) -> Table:
     """What each cache of minibatch training would come to."""
     table = Table(
         title=f"minibatch training on {escape(result['data'])}, {result['parts']} ranks, {result['steps']} steps",
-        caption=f"foretold by VIP; of the bytes {result['gradient_bytes']:,} are gradients; rows held: of features, by "
-        "the rank with the most",
+        caption=f"predicted by VIP; of the bytes {result['gradient_bytes']:,} are gradients; rows held: of features, "
+        "by the rank with the most",
         box=box.SIMPLE_HEAD,
     )
     table.add_column("policy")
@@ -364,11 +364,11 @@ def caches(result: Mapping[str, Any]) -> Table:
 
 
 def groups(plan: Plan, title: str) -> Table:
-    """A plan's groups and the timeline foretold for them."""
+    """A plan's groups and the timeline predicted for them."""
     assert plan.predicted is not None
     table = Table(
         title=title,
-        caption="foretold, in ms since backward began; a message is waited for only once backward is over",
+        caption="predicted, in ms since backward began; a message is waited for only once backward is over",
         box=box.SIMPLE_HEAD,
     )
     for heading in ("#", "tensors", "kB"):
@@ -402,9 +402,9 @@ def fusions(plan: Plan, measured_s: float) -> Table:
 
 
 def _fetched(predicted: Mapping[str, Any]) -> str:
-    """What minibatch training was foretold to send."""
+    """What minibatch training was predicted to send."""
     return (
-        f"{predicted['steps']} steps an epoch; {predicted['cached_rows']:,} rows cached over all ranks; foretold: "
+        f"{predicted['steps']} steps an epoch; {predicted['cached_rows']:,} rows cached over all ranks; predicted: "
         f"{predicted['remote_rows']:,} rows fetched and {predicted['bytes_per_epoch']:,} bytes an epoch"
     )
 

@@ -9,18 +9,17 @@ import tyro
 from rich.console import Console
 
 from thinwire import artifacts, fullgraph, graphs, launch, minibatch
-from thinwire.cli import forecasts, limit, tables
-from thinwire.cli.agree import agreed
+from thinwire.cli import limit, predictions, tables
 from thinwire.cli.choices import Rows
 from thinwire.cli.limit import Limit
 from thinwire.cli.spelling import nearest
 from thinwire.cli.watch import watched
-from thinwire.forecast import METHODS, Forecast, even
-from thinwire.forecast.here import foretell
 from thinwire.fullgraph.rank import work as train_on_all
 from thinwire.launch import Lab, lab
 from thinwire.links.cost import read_cost
 from thinwire.minibatch.rank import work as train_on_batches
+from thinwire.prediction import METHODS, Prediction, even
+from thinwire.prediction.here import predict_here
 from thinwire.scratch import scratch_folder
 from thinwire.training import machine
 from thinwire.training.checkpoint import Point
@@ -75,8 +74,8 @@ class Train:
     mode: Literal["fullgraph", "minibatch"] | None = None
     """All nodes at once, or sampled batches. (as the method says)"""
     method: Method | Literal["auto"] | None = None
-    """What crosses the wire, and when; auto rehearses all that train on the whole graph, and takes the fastest. (exact;
-    salient where --mode is minibatch)"""
+    """What crosses the wire, and when; auto tries all that train on the whole graph for a few epochs, and takes the
+    fastest. (exact; salient where --mode is minibatch)"""
     against: Method | None = None
     """Train by this method first, on the same shards, and show both."""
     bits: int = 1
@@ -171,19 +170,19 @@ class Train:
             self._plan(self.against)
         self._expect_used()
         read_cost(str(self.profile or ""))
-        seat = launch.seat_from_torchrun()
-        if self.hosts and seat is not None:
+        rank_spec = launch.rank_spec_from_torchrun()
+        if self.hosts and rank_spec is not None:
             raise ValueError("--hosts starts ranks of its own; give it without torchrun")
         if self.hosts and (problem := lab.missing()):
             raise ValueError(problem)
-        if seat is None or seat.rank == 0:
+        if rank_spec is None or rank_spec.rank == 0:
             self._verify_out()
 
     def run(self, console: Console) -> None:
         with scratch_folder("train") as folder:
             shards = self._own_shards(folder)
-            forecast = self._settle_method(shards, console) if self.method == AUTO else {}
-            job = replace(self._job(shards), forecast=forecast)
+            prediction = self._settle_method(shards, console) if self.method == AUTO else {}
+            job = replace(self._job(shards), prediction=prediction)
             other = None
             if self.against is not None:
                 beside = (self.out or folder) / AGAINST
@@ -217,10 +216,10 @@ class Train:
     def _beside(self, job: Job[Any], folder: Path) -> Job[Any]:
         """The run to compare with; kept, if this one is, in a folder of its own."""
         # All agree first: then the first rank has seen that --out was as it should be, and something may be made in it.
-        resume = agreed((folder / EVENTS).exists()) and job.resume
+        resume = launch.from_first_rank((folder / EVENTS).exists()) and job.resume
         folder.mkdir(parents=True, exist_ok=True)
         plan, out = self._plan(str(self.against)), str(folder.resolve()) if self.out is not None else ""
-        return replace(job, plan=plan, out=out, resume=resume, forecast={})
+        return replace(job, plan=plan, out=out, resume=resume, prediction={})
 
     def _expect_used(self) -> None:
         """Refuse what would have no effect."""
@@ -310,23 +309,25 @@ class Train:
 
     def _own_shards(self, folder: Path) -> str:
         """In a job of torchrun's, each machine sees to its own: none are named."""
-        joins = launch.seat_from_torchrun() is not None and not graphs.is_shard_folder(Path(self.data))
+        joins = launch.rank_spec_from_torchrun() is not None and not graphs.is_shard_folder(Path(self.data))
         return "" if joins else str(self._shards(folder))
 
     def _settle_method(self, shards: str, console: Console) -> dict[str, Any]:
-        """Turn auto into a method: that of the run which goes on, or the one that is foretold to be the fastest."""
-        kept = agreed(self._kept_plan()) if self.resume else None
+        """Turn auto into a method: that of the run which goes on, or the one that is predicted to be the fastest."""
+        kept = launch.from_first_rank(self._kept_plan()) if self.resume else None
         if kept is not None:
             self.method = kept["plan"]["method"]
             self.staleness = kept["plan"].get("staleness", self.staleness)
-            return dict(kept.get("forecast", {}))
-        with Console(stderr=True, quiet=console.quiet).status("rehearsal: which method is the fastest here?"):
-            found = self._foretold(shards)
+            return dict(kept.get("prediction", {}))
+        with Console(stderr=True, quiet=console.quiet).status(
+            "a few epochs of each method: which is the fastest here?"
+        ):
+            found = self._predicted(shards)
         name, *words = found.recommended.split()
         self.method = name  # type: ignore[assignment]
         if words:
             self.staleness = int(words[1])  # type: ignore[assignment]
-        console.print(forecasts.table(found, f"--method auto: {found.recommended}"))
+        console.print(predictions.table(found, f"--method auto: {found.recommended}"))
         return found.to_json()
 
     def _kept_plan(self) -> dict[str, Any] | None:
@@ -334,10 +335,10 @@ class Train:
         path = Path(self.out or "") / PLAN
         return dict(json.loads(path.read_text())) if path.exists() else None
 
-    def _foretold(self, shards: str) -> Forecast:
+    def _predicted(self, shards: str) -> Prediction:
         names = ("data", "model", "layers", "hidden", "dropout", "norm")
         cost = read_cost(str(self.profile or ""))
-        return foretell(
+        return predict_here(
             shards,
             {name: getattr(self, name) for name in names},
             ranks=self.hosts or self.workers,
@@ -376,8 +377,8 @@ class Train:
     def _launch(self) -> dict[str, Any]:
         if self.hosts:
             return {"kind": "lab", "hosts": self.hosts, "rate": self.rate}
-        if (seat := launch.seat_from_torchrun()) is not None:
-            return {"kind": "torchrun", "ranks": seat.world_size}
+        if (rank_spec := launch.rank_spec_from_torchrun()) is not None:
+            return {"kind": "torchrun", "ranks": rank_spec.world_size}
         return {"kind": "local", "ranks": self.workers}
 
     def _shards(self, folder: Path) -> Path:
@@ -385,7 +386,7 @@ class Train:
         given, ranks = Path(self.data), self.hosts or self.workers
         if graphs.is_shard_folder(given):
             parts = graphs.read_manifest(given).num_parts
-            if launch.seat_from_torchrun() is None and parts != ranks:
+            if launch.rank_spec_from_torchrun() is None and parts != ranks:
                 option = "--hosts" if self.hosts else "--workers"
                 raise ValueError(
                     f"{given} has {parts} parts, this run {ranks} ranks; give {option} {parts}, or partition again"
@@ -413,8 +414,8 @@ class Train:
         except Exception as error:
             # For the report of what there is; a run that was refused before it began is as it was.
             if job.out and not console.quiet and _written_s(job) != before:
-                seat = launch.seat_from_torchrun()
-                ranks = seat.world_size if seat is not None else self.hosts or self.workers
+                rank_spec = launch.rank_spec_from_torchrun()
+                ranks = rank_spec.world_size if rank_spec is not None else self.hosts or self.workers
                 said = (isinstance(error, launch.RankFailed) and error.reason) or str(error)
                 stamp = artifacts.stamp(seed=self.seed, world_size=ranks)
                 artifacts.write_json(Path(job.out) / FAILED, {**stamp, "error": said})

@@ -10,7 +10,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from thinwire.crossmesh.network import USUAL_LOCAL_BYTES_PER_S, USUAL_MESSAGE_S, Network, hosts_of
 from thinwire.links import Door
-from thinwire.links.sketch import REPEATS, rates_into
+from thinwire.links.quick_probe import REPEATS, rates_into
 
 NAME = "crossmesh"
 CHANNEL = "profile"
@@ -70,7 +70,7 @@ def profile(door: Door) -> Network:
     """Hosts, and measured rates between them: one rank of each speaks for it. Every rank of the door calls this."""
     size = 256
     name = host_name().encode()[:size].ljust(size)
-    told = door.told(torch.frombuffer(bytearray(name), dtype=torch.uint8), channel=CHANNEL)
+    told = door.gather(torch.frombuffer(bytearray(name), dtype=torch.uint8), channel=CHANNEL)
     numbers = hosts_of({rank: bytes(row.tolist()).decode() for rank, row in enumerate(told)})
     host_of = tuple(numbers[rank] for rank in range(door.world_size))
     speakers = [host_of.index(host) for host in range(max(host_of) + 1)]
@@ -96,11 +96,11 @@ def _message_s(door: Door, pair: Sequence[int]) -> float:
     own = float("inf")
     data = torch.zeros(BURST * 64, dtype=torch.uint8)
     for number in range(REPEATS):
-        door.told(torch.zeros(1), channel=CHANNEL)
+        door.barrier(channel=CHANNEL)
         if door.rank in pair:
             first = door.rank == pair[0]
             source, heirs = (None, pair[1:]) if first else (pair[0], [])
             burst = door.relay(data, source, heirs, channel=CHANNEL, key="burst", turn=number, chunk_bytes=64)
             burst.wait()
             own = min(own, burst.seconds / BURST)
-    return float(door.told(torch.tensor([own], dtype=torch.float64), channel=CHANNEL).min())
+    return float(door.gather(own, channel=CHANNEL).min())

@@ -124,7 +124,7 @@ class Assigner:
         """Bits of each exchange's rows on this rank, and how good they are."""
         n = self._door.world_size
         outlined = np.array([[Outline.of(curve).packed() for curve in each.curves] for each in exchanges])
-        told = self._door.told(torch.from_numpy(outlined), channel=CHANNEL).numpy()
+        told = self._door.gather(torch.from_numpy(outlined), channel=CHANNEL).numpy()
         hidden = pace.hidden_s([each.wire.channel for each in exchanges], self._door)
         rows: list[Tensor] = []
         notes: list[_Note] = []

@@ -30,7 +30,7 @@ def check(model: nn.Module, own: Sequence[Own], given: Given, shard: Shard, door
         said = str(error)
     except Exception as error:  # a model that needs more than a tiny graph
         said, is_known = f"{type(error).__name__}: {error}", False
-    refusals, doubts = (_told(door, shard, said if is_known is known else "") for known in (True, False))
+    refusals, doubts = (_first_said(door, said if is_known is known else "") for known in (True, False))
     if refusals:
         raise Unsupported(refusals)
     if doubts:
@@ -131,11 +131,6 @@ def _gradient_that_differs(whole: Run, nudged: Run, runs: Sequence[Run]) -> str:
     return ""
 
 
-def _told(door: Door, shard: Shard, said: str) -> str:
-    """The first rank's that says something, on all of them."""
-    text = torch.tensor(list(said.encode()), dtype=torch.uint8, device=shard.x.device)
-    sizes = [int(size) for size in door.told(torch.tensor([len(text)], device=text.device), channel="check").flatten()]
-    if not any(sizes):
-        return ""
-    parts = door.all_gather(text, sizes, channel="check").wait()
-    return next(bytes(part.tolist()).decode() for part in parts if len(part))
+def _first_said(door: Door, said: str) -> str:
+    """What the first rank with something to say says, on all ranks."""
+    return next(filter(None, door.gather_json(said, channel="check")), "")

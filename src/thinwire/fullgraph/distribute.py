@@ -29,7 +29,7 @@ from thinwire.fullgraph.wire import Wire
 from thinwire.graphs import Shard
 from thinwire.links import Door
 from thinwire.links.cost import CostModel
-from thinwire.links.sketch import sketch
+from thinwire.links.quick_probe import quick_probe
 from thinwire.training.agreement import expect_same_start
 from thinwire.training.gradients import GradientSum
 
@@ -45,7 +45,7 @@ WHOLE_GRAPH = (
     pyg.MeanSubtractionNorm,
     pyg.GraphSizeNorm,
 )
-# Places are numbered by layer, and by call of a layer in steps of this.
+# DistributedState are numbered by layer, and by call of a layer in steps of this.
 CALLS = 1000
 
 
@@ -72,7 +72,7 @@ def distribute(
         raise ValueError(
             f"the shard is one of {shard.num_parts}, this run has {door.world_size} ranks; partition again"
         )
-    if hasattr(model, "places"):
+    if hasattr(model, "distributed"):
         raise ValueError(
             f"this {type(model).__name__} is distributed already; make a new one for another plan or shard"
         )
@@ -82,30 +82,30 @@ def distribute(
         raise ValueError(f"the profile is of {cost.world_size} ranks, this run has {door.world_size}; profile again")
     plan = plan or Plan()
     expect_same_start(door, shard, plan)
-    places = Places(model, shard, door, plan, cost, checked=not check)
-    if not places.layers:
+    distributed = DistributedState(model, shard, door, plan, cost, checked=not check)
+    if not distributed.layers:
         raise Unsupported(f"{type(model).__name__} has no PyG message passing layer: nothing to distribute")
-    places.take_in(model)
-    model.register_forward_pre_hook(places.before_pass, with_kwargs=True)
-    model.register_forward_hook(places.after_pass, always_call=True)
-    model.places = places  # type: ignore[assignment]
+    distributed.take_in(model)
+    model.register_forward_pre_hook(distributed.before_pass, with_kwargs=True)
+    model.register_forward_hook(distributed.after_pass, always_call=True)
+    model.distributed = distributed  # type: ignore[assignment]
     return model
 
 
 class Layer:
     """A message passing layer's forward on a shard. Called several times in a pass, it has as many halos."""
 
-    def __init__(self, conv: MessagePassing, name: str, places: "Places", sums: Sums) -> None:
-        self._conv, self._shard, self._places = conv, sums.shard, places
+    def __init__(self, conv: MessagePassing, name: str, distributed: "DistributedState", sums: Sums) -> None:
+        self._conv, self._shard, self._distributed = conv, sums.shard, distributed
         self._form = Form(conv, name, sums)
         self.name = self._form.name
-        self._number = len(places.layers)
+        self._number = len(distributed.layers)
         self.halos: list[Halo] = []
         self.calls = 0  # in this pass
         self.add_halo()
 
     def __call__(self, *arguments: Any, **named: Any) -> Tensor:
-        if not self._places.within_pass:
+        if not self._distributed.within_pass:
             raise Unsupported(
                 f"{self.name}: called by itself; call the model that was distributed, so that epochs are counted"
             )
@@ -121,10 +121,10 @@ class Layer:
         call = len(self.halos)
         name = self.name if call == 0 else f"{self.name}.{call}"
         number = self._number + CALLS * call
-        self.halos.append(Halo(self._shard, self._places.door, self._places.clock, name=name, number=number))
+        self.halos.append(Halo(self._shard, self._distributed.door, self._distributed.clock, name=name, number=number))
 
 
-class Places:
+class DistributedState:
     """All that a model has of us: its layers' halos, its dropouts, and the clock they look at."""
 
     def __init__(
@@ -132,7 +132,7 @@ class Places:
     ) -> None:
         self.clock = Clock(plan)
         if plan.adapts and cost is None and door.world_size > 1:
-            cost = sketch(door, shard.x.device)  # before the first epoch, so that every checkpoint has it
+            cost = quick_probe(door, shard.x.device)  # before the first epoch, so that every checkpoint has it
         self.assigner = Assigner(door, plan, cost)
         self.pace = Pace()
         self._began_s = 0.0

@@ -95,7 +95,7 @@ class Halo:
     def most(self, counts: Tensor) -> int:
         """The largest on any rank."""
         own = counts.max() if len(counts) else counts.new_zeros(())
-        return int(self.door.told(own, channel=self._exact.channel).max())
+        return int(self.door.gather(own, channel=self._exact.channel).max())
 
     def _has(self, x_ND: Tensor) -> bool:
         return self._kept is not None and self._kept[0] is x_ND and self._kept[1] == x_ND._version

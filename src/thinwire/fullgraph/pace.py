@@ -43,7 +43,7 @@ class Pace:
     def hidden_s(self, channels: Sequence[str], door: Door) -> list[float]:
         """Seconds of computation that each transfer has to hide behind: those of the rank with the fewest."""
         own = torch.tensor([self._median(channel, 0) for channel in channels], dtype=torch.float64)
-        return [float(least) for least in door.told(own, channel=CHANNEL).amin(dim=0)]
+        return [float(least) for least in door.gather(own, channel=CHANNEL).amin(dim=0)]
 
     def predict(
         self, channels: Sequence[str], before_s: Sequence[float], after_s: Sequence[float], door: Door

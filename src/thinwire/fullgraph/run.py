@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from thinwire.codecs import seed_from
 from thinwire.fullgraph import messages
-from thinwire.fullgraph.distribute import Places, distribute
+from thinwire.fullgraph.distribute import DistributedState, distribute
 from thinwire.fullgraph.plan import Plan
 from thinwire.graphs import TRAIN, Manifest, Shard
 from thinwire.launch import Member
@@ -40,7 +40,7 @@ class Run(run.Run):
         self._edges = _asked_for(made, shard) if own else {"edge_index": None, "edge_weight": shard.edge_weight}
         model = distribute(made, shard, door, job.plan, read_cost(job.profile), check=own and job.check)
         super().__init__(job, shard, door, manifest, model)
-        self.places: Places = self.model.places  # type: ignore[assignment]
+        self.distributed: DistributedState = self.model.distributed  # type: ignore[assignment]
         self.x = shard.x.float()
         self.used = (shard.split == TRAIN).nonzero().squeeze(1)
         self._assigned: dict[str, Any] | None = None
@@ -53,7 +53,7 @@ class Run(run.Run):
         return messages.to_json(messages.messages(job.model, widths, halo_rows, job.plan.codec()))
 
     def first_plan(self) -> dict[str, Any]:
-        cost = self.places.assigner.cost
+        cost = self.distributed.assigner.cost
         links = {} if cost is None else {"links": cost.to_json()["links"]}
         return {"messages": self.messages, **links}
 
@@ -82,8 +82,8 @@ class Run(run.Run):
 
     def planned(self) -> dict[str, Any]:
         """What the last assignment of bits predicts for this epoch; a new one is written to its own file."""
-        records = self.places.assigner.records
-        found: dict[str, Any] = {"stale": self.places.clock.stale}
+        records = self.distributed.assigner.records
+        found: dict[str, Any] = {"stale": self.distributed.clock.stale}
         if self._assigned is not None:
             found["predicted_s"] = self._assigned["predicted_epoch_s"]
             found["predicted_halo_bytes"] = self._assigned["predicted_bytes"]
@@ -95,20 +95,20 @@ class Run(run.Run):
         return found
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        cost = self.places.assigner.cost
-        facts = {"cost": None if cost is None else cost.to_json(), "pace": self.places.pace.to_json()}
-        return facts | {"assigned": self._assigned}, self.places.state()
+        cost = self.distributed.assigner.cost
+        facts = {"cost": None if cost is None else cost.to_json(), "pace": self.distributed.pace.to_json()}
+        return facts | {"assigned": self._assigned}, self.distributed.state()
 
     def restore(self, state: Checkpoint, tensors: dict[str, Tensor], *, same: bool) -> None:
-        self.places.restore(state.point.epochs - 1, tensors if same else {})
+        self.distributed.restore(state.point.epochs - 1, tensors if same else {})
         if same and state.facts["cost"] is not None:
-            self.places.pace.restore(state.facts["pace"])
+            self.distributed.pace.restore(state.facts["pace"])
             self._assigned = state.facts["assigned"]
             if not self.job.profile:  # the same wires, the same plans
-                self.places.assigner.cost = CostModel.from_json(state.facts["cost"])
+                self.distributed.assigner.cost = CostModel.from_json(state.facts["cost"])
 
     def settle(self) -> None:
-        self.places.settle()
+        self.distributed.settle()
 
     def result(self) -> dict[str, Any]:
         return {**super().result(), "messages": self.messages, "assigned": self._assigned}

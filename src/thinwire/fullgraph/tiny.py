@@ -52,7 +52,7 @@ class Part:
 
 
 def _spread(ids: Tensor, total: int, size: int, own: int) -> Tensor | None:
-    """Places of these among `size` that are `total` times something, as heads are beside each other."""
+    """DistributedState of these among `size` that are `total` times something, as heads are beside each other."""
     times, rest = divmod(size, total)
     if rest or own != times * len(ids) or not times:
         return None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from thinwire.gradients import agree
+from thinwire.gradients import columns
 from thinwire.gradients.costs import Contention
 from thinwire.links import Door, Transfer
 from thinwire.links.cost import Hinge
@@ -55,7 +55,7 @@ def measure(
         [each[1][0] - each[0][0], each[2][0] - each[0][0], each[3][1], alone]
         for each, alone in zip(passes, idle, strict=True)
     ]
-    many_s, few_s, drained_s, idle_s = agree.usual(door, rows)
+    many_s, few_s, drained_s, idle_s = columns.medians(door, rows)
     many_s, few_s = max(many_s, 0.0), max(few_s, 0.0)
     pace_s = min(idle_s / (queued - 1), gather(SMALL_BYTES))
     small_bytes, large_bytes = (n - 1) * SMALL_BYTES, (n - 1) * large
@@ -84,7 +84,7 @@ def _beside(
 
     Not from the post: a rank whose pass begins late is waited for once, however many messages there are.
     """
-    agree.meet(door)
+    door.barrier(channel=columns.CHANNEL)
     data = torch.zeros(size, dtype=torch.uint8, device=device)
     posted: list[Transfer[list[Tensor]]] = []
 

@@ -145,7 +145,7 @@ class Group:
         if self._owed_next is not None:
             self._owed, self._owed_next = self._owed_next, None
 
-    def rehearse(self, gradient: Tensor, total: Tensor, clock: Callable[[], float]) -> list[float]:
+    def time_codec(self, gradient: Tensor, total: Tensor, clock: Callable[[], float]) -> list[float]:
         """Seconds to encode, to add a payload, to decode one, without sending anything."""
         n = self._door.world_size
         if not self._codecs:

@@ -35,7 +35,7 @@ class PlannedGroup:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a step is foretold to take, and a group's share of the timeline, in seconds since backward began."""
+    """What a step is predicted to take, and a group's share of the timeline, in seconds since backward began."""
 
     step_s: float
     backward_s: float  # until gradients are averaged everywhere
@@ -102,7 +102,7 @@ def plan(
     """The best way to group and send what the profile has measured; or one of the usual ways, to compare with.
 
     `codec` is one of `algorithms`, several with commas between, or auto, which sends more coarsely only where a step is
-    foretold to gain by it at least LEAST_GAIN. `fusion` is cupcake (optimal), layer-wise, one, or equal:GROUPS.
+    predicted to gain by it at least LEAST_GAIN. `fusion` is cupcake (optimal), layer-wise, one, or equal:GROUPS.
     """
 
     def of(specs: Sequence[str]) -> Plan:
@@ -139,7 +139,7 @@ def _plan(
     else:
         ends, gap_s = _fixed(fusion, len(names)), 0.0
         chosen = _best_uniform(backward_s, [way for _, _, way in ways], ends)
-    timeline = replay(backward_s, [way for _, _, way in ways], ends, chosen, foretell=True)
+    timeline = replay(backward_s, [way for _, _, way in ways], ends, chosen, predict=True)
     groups = []
     for (begin, end), way in zip(pairwise([0, *ends]), chosen, strict=True):
         spec, primitive, costs = ways[way]
@@ -169,14 +169,14 @@ def _all_by(plan: Plan, spec: str) -> Plan:
 def _best(backward_s: Sequence[float], ways: Sequence[Way]) -> tuple[tuple[int, ...], tuple[int, ...], float]:
     """Cupcake's plan, and how far from the best of its model it is at most.
 
-    What is foretold also counts what messages and backward take from each other, which the model that is solved exactly
-    does not: should one of the usual plans be foretold to be faster, it is taken.
+    The prediction also counts what messages and backward take from each other, which the model that is solved exactly
+    does not. Where one of the usual plans is predicted to be faster, it is taken.
     """
     found = fuse(backward_s, ways)
     count = len(backward_s)
     usual = dict.fromkeys(_fixed(fusion, count) for fusion in USUAL)
     options = [(found.ends, found.chosen), *((ends, _best_uniform(backward_s, ways, ends)) for ends in usual)]
-    ends, chosen = min(options, key=lambda each: replay(backward_s, ways, *each, foretell=True).seconds)
+    ends, chosen = min(options, key=lambda each: replay(backward_s, ways, *each, predict=True).seconds)
     beyond_s = replay(backward_s, ways, ends, chosen).seconds - replay(backward_s, ways, *options[0]).seconds
     return ends, chosen, found.gap_s + max(0.0, beyond_s)
 
@@ -192,7 +192,7 @@ def predict(profile: Profile, plan: Plan) -> Prediction:
     ends = list(accumulate(len(group.names) for group in plan.groups))
     chosen = [numbers[group.codec, group.primitive] for group in plan.groups]
     backward_s = [each.backward_s for each in tensors]
-    return _predicted(profile, replay(backward_s, [way for _, _, way in ways], ends, chosen, foretell=True), 0.0)
+    return _predicted(profile, replay(backward_s, [way for _, _, way in ways], ends, chosen, predict=True), 0.0)
 
 
 def ddp_ends(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -221,7 +221,7 @@ def _fixed(fusion: str, count: int) -> tuple[int, ...]:
 def _best_uniform(backward_s: Sequence[float], ways: Sequence[Way], ends: Sequence[int]) -> tuple[int, ...]:
     """One way for all groups."""
     options = [(way,) * len(ends) for way in range(len(ways))]
-    return min(options, key=lambda chosen: replay(backward_s, ways, ends, chosen, foretell=True).seconds)
+    return min(options, key=lambda chosen: replay(backward_s, ways, ends, chosen, predict=True).seconds)
 
 
 def _alternatives(profile: Profile, specs: Sequence[str], feedback: bool) -> dict[str, float]:
@@ -232,12 +232,12 @@ def _alternatives(profile: Profile, specs: Sequence[str], feedback: bool) -> dic
     for spec in (NONE, "bfloat16"):
         [(_, _, way)] = ways_of(profile, (spec,), feedback=feedback)
         ends = ddp_ends(sizes)
-        found[spec] = profile.rest_s + replay(backward_s, [way], ends, [0] * len(ends), foretell=True).seconds
+        found[spec] = profile.rest_s + replay(backward_s, [way], ends, [0] * len(ends), predict=True).seconds
     ways = [way for spec, _, way in ways_of(profile, specs, feedback=feedback) if algorithm(spec).codec is not None]
     for fusion in (LAYER_WISE, ONE_GROUP) if ways else ():
         ends = _fixed(fusion, len(sizes))
         chosen = _best_uniform(backward_s, ways, ends)
-        found[fusion] = profile.rest_s + replay(backward_s, ways, ends, chosen, foretell=True).seconds
+        found[fusion] = profile.rest_s + replay(backward_s, ways, ends, chosen, predict=True).seconds
     return found
 
 

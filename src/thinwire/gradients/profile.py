@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from thinwire.gradients import agree, contention
+from thinwire.gradients import columns, contention
 from thinwire.gradients.algorithms import ALL_GATHER, ALL_REDUCE, AUTO, NONE
 from thinwire.gradients.costs import DEFINED, READY, Profile, TensorTimes
-from thinwire.gradients.rehearsal import clock_of, codec_cost
+from thinwire.gradients.measure import clock_of, codec_cost
 from thinwire.links import Door
 from thinwire.links.cost import Hinge, fit_hinge
 from thinwire.links.payload import Payload
@@ -64,8 +64,8 @@ def profile(
         beside = contention.measure(
             links,
             lambda on_ready: one_pass(on_ready).backward_s,
-            min(int(each) for each in agree.mean(links, [[len(one.ready_s)] for one in passes])),
-            agree.usual(links, [[each.backward_s] for each in passes])[0],
+            min(int(each) for each in columns.means(links, [[len(one.ready_s)] for one in passes])),
+            columns.medians(links, [[each.backward_s] for each in passes])[0],
             transfers[ALL_GATHER],
             device,
         )
@@ -74,12 +74,12 @@ def profile(
         share = _share(links, passes)
         costs = {spec: codec_cost(spec, own or [1], share, links, device) for spec in specs}
         passes += stretch()
-    whole_s, rest_s = agree.usual(links, [[each.backward_s, each.rest_s] for each in passes])
+    whole_s, rest_s = columns.medians(links, [[each.backward_s, each.rest_s] for each in passes])
     order, ready = _order(links, passes, list(names.values()), find_unused_parameters)
     sizes = {name: each.numel() for name, each in model.named_parameters()}
     # Where ranks share cores a pass stands still here and there, elsewhere each time: a median of each increment would
     # leave that out. So shares are of the mean, and the whole is the usual pass.
-    shares = agree.mean(links, [_increments(each, ready) for each in passes])
+    shares = columns.means(links, [_increments(each, ready) for each in passes])
     told = [share * whole_s / max(sum(shares), 1e-12) for share in shares]
     return Profile(
         world_size=links.world_size,
@@ -100,7 +100,7 @@ def _order(door: Door, passes: Sequence["_Pass"], defined: Sequence[str], any_un
     """
     complete = not any_unused and all(set(each.ready_s) == set(defined) for each in passes)
     own = [defined.index(name) for name in passes[-1].ready_s] if complete else [-1] * len(defined)
-    told = door.told(torch.tensor(own), channel="profile").tolist()
+    told = door.gather(torch.tensor(own), channel="profile").tolist()
     if any(-1 in each for each in told):
         return DEFINED, list(defined)[::-1]
     return READY, [defined[place] for place in told[0]]
@@ -127,7 +127,7 @@ def _pass(
 ) -> _Pass:
     found = _Pass()
     model.zero_grad(set_to_none=True)
-    agree.meet(door)
+    door.barrier(channel=columns.CHANNEL)
     start = time.perf_counter()
     loss = loss_fn(model, batch)
     clock = clock_of(loss.device)
@@ -153,14 +153,14 @@ def _pass(
 
 def _share(door: Door, passes: Sequence["_Pass"]) -> float:
     """Seconds that pass while a rank computes for one: 1 where it has a processor to itself, 2 where two share one."""
-    whole_s, busy_s = agree.mean(door, [[each.backward_s, each.busy_s] for each in passes])
+    whole_s, busy_s = columns.means(door, [[each.backward_s, each.busy_s] for each in passes])
     return max(1.0, whole_s / max(busy_s, 1e-9))
 
 
 def _skew_s(door: Door, passes: Sequence["_Pass"]) -> float:
     """How much later than the usual rank the last one is: all wait for it. Ranks that share cores take turns."""
     own = torch.tensor([each.backward_s + each.rest_s for each in passes], dtype=torch.float64)
-    told = door.told(own, channel="profile")
+    told = door.gather(own, channel="profile")
     return float((told.max(dim=0).values - told.mean(dim=0)).median())
 
 
@@ -172,11 +172,11 @@ def _buffers_s(model: nn.Module, door: Door) -> float:
     flat = torch.zeros(sum(each.nbytes for each in buffers), dtype=torch.uint8, device=buffers[0].device)
     times = []
     for _ in range(HANDED):
-        agree.meet(door)
+        door.barrier(channel=columns.CHANNEL)
         start = time.perf_counter()
         door.broadcast(flat, 0, channel="profile").wait()
         times.append([time.perf_counter() - start])
-    return agree.usual(door, times)[0]
+    return columns.medians(door, times)[0]
 
 
 def _increments(each: _Pass, order: Sequence[str]) -> list[float]:
@@ -228,4 +228,4 @@ def _wires(door: Door, device: torch.device) -> tuple[dict[str, Hinge], float]:
         transfer = door.all_gather(small, [small.nbytes] * n, channel="profile")
         handed.append(clock() - start)
         transfer.wait()
-    return found, agree.usual(door, [[statistics.median(handed)]])[0]
+    return found, columns.medians(door, [[statistics.median(handed)]])[0]

@@ -24,7 +24,7 @@ from thinwire.codecs import seed_from
 from thinwire.gradients.group import Group
 from thinwire.links import Door
 
-# Steps of a window. In fewer a good codec's delays weigh too much, in more a bad one's too little: so many foretold
+# Steps of a window. In fewer a good codec's delays weigh too much, in more a bad one's too little: so many predicted
 # best how much was learnt (decision 18).
 WINDOW = 25
 SHARE = 0.01
@@ -91,7 +91,7 @@ class Watch:
         weighed, weighed_applied = self._weights * sums, self._weights * applied
         own = torch.stack([weighed @ sums, weighed_applied @ applied, weighed @ applied])
         # The first rank's: processors of several kinds may differ in the last digit.
-        true, sent, both = self._door.told(own, channel=CHANNEL)[0].tolist()
+        true, sent, both = self._door.gather(own, channel=CHANNEL)[0].tolist()
         found = Progress(
             step, self._steps, both / max(math.sqrt(true * sent), 1e-300), math.sqrt(sent / max(true, 1e-300))
         )

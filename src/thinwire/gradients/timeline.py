@@ -12,7 +12,7 @@ h and d have a part for the group and one for each tensor in it, g is any functi
 
 Where ranks compute on the cores that carry messages, a transfer takes something from backward, its toll, which h has in
 it, and backward makes a transfer longer, by its lag. Both only while backward runs: the planner charges every group the
-toll and none the lag; `replay`, where it is to foretell a step, those that depart before the end, and then. There, too,
+toll and none the lag; `replay`, where it is to predict a step, those that depart before the end, and then. There, too,
 a transfer that has waited for the one before it is as much shorter as its haste.
 """
 
@@ -94,11 +94,11 @@ def replay(
     ends: Sequence[int],
     chosen: Sequence[int],
     *,
-    foretell: bool = False,
+    predict: bool = False,
 ) -> Timeline:
     """What the plan takes whose groups end at `ends` and go by the ways numbered `chosen`.
 
-    `foretell`: with tolls and lags where they fall, not as the planner reckons.
+    `predict`: with tolls and lags where they fall, not as the planner reckons.
     """
     require_model(backward_s, ways)
     _require_plan(len(backward_s), len(ways), ends, chosen)
@@ -111,7 +111,7 @@ def replay(
     for start, end, way in zip([0, *ends[:-1]], ends, chosen, strict=True):
         compress, decompress, size = (float(each[end] - each[start]) for each in sums[way])
         parts.append((way, float(made[end] - made[start]), compress, decompress, size))
-    return _assembled(ways, parts, *(_foretold if foretell else _reckoned)(ways, parts))
+    return _assembled(ways, parts, *(_predicted if predict else _reckoned)(ways, parts))
 
 
 Part = tuple[int, float, float, float, float]  # of a group: way, backward, compression, decompression, bytes
@@ -132,7 +132,7 @@ def _reckoned(ways: Sequence[Way], parts: Sequence[Part]) -> tuple[list[Span], l
     return made, sent
 
 
-def _foretold(ways: Sequence[Way], parts: Sequence[Part]) -> tuple[list[Span], list[Span]]:
+def _predicted(ways: Sequence[Way], parts: Sequence[Part]) -> tuple[list[Span], list[Span]]:
     """The same as it happens: what departs while the engine works delays that, and is delayed."""
     made: list[Span] = []
     sent: list[Span] = []

@@ -1,6 +1,6 @@
 """Whether a codec that `auto` has chosen costs more than it saves: progress per second beside milder ones'. Pure.
 
-By what was measured of the run (`progress.py`) and what was foretold of steps (`plan.rivals`).
+By what was measured of the run (`progress.py`) and what was predicted of steps (`plan.rivals`).
 """
 
 from thinwire.gradients.algorithms import LEAST_GAIN, NONE
@@ -38,6 +38,6 @@ class Verdict:
         return (
             f"codec auto falls back from {codecs} to {self.milder} in step {found.step}: a step made {found.share:.0%} "
             f"of the progress of an uncompressed one (cosine {found.cosine:.2f}, norm {found.norm_ratio:.2f} of its, "
-            f"over {found.steps} steps), and is foretold to take {step_ms:.1f} ms instead of {milder_ms:.1f}. "
+            f"over {found.steps} steps), and is predicted to take {step_ms:.1f} ms instead of {milder_ms:.1f}. "
             f'To keep it, name it: plan(profile, codec="{codecs}")'
         )

@@ -1,6 +1,9 @@
 """A user's model as a DistributedDataParallel with exactly the plan's groups, over all ranks or a process group's."""
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch.distributed as dist
@@ -8,12 +11,13 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.gradients import agree, hook
+from thinwire.gradients import hook
 from thinwire.gradients.costs import READY
 from thinwire.gradients.hook import Hook, LossScaler
 from thinwire.gradients.plan import Plan
 from thinwire.gradients.progress import WINDOW
 from thinwire.links import Door
+from thinwire.links.agreement import Fact, expect_same
 
 MIB = 1024**2
 # Under which a wrapped model has its hook.
@@ -64,7 +68,7 @@ def wrap(
     if any(isinstance(each, DTensor) for each in model.parameters()):
         raise ValueError("wrap: a parameter is a DTensor; FSDP2 and its like send their gradients themselves")
     door = links if links is not None else Door(group=group)
-    agree.expect_same_plan(door, plan)
+    _expect_same_plan(door, plan)
     names = {id(each): name for name, each in model.named_parameters()}
     state_of_hook = Hook(plan, door, names, scaler=scaler, state=state, progress_every=progress_every)
     # Without the copies back from buckets. (Those into them stay: a gradient that was set to None is made elsewhere.)
@@ -120,6 +124,18 @@ def _join_hook(wrapped: DistributedDataParallel, plan: Plan) -> Callable[..., An
         return DistributedDataParallel.join_hook(wrapped, **options)
 
     return join_hook
+
+
+def _expect_same_plan(door: Door, plan: Plan) -> None:
+    """Raise where ranks differ: their messages would not fit, or one would fall back alone."""
+    content = {
+        name: value for name, value in asdict(plan).items() if name not in ("predicted", "alternatives", "rivals")
+    }
+    if plan.rivals and plan.predicted is not None:  # processors of several kinds may differ in the last digits
+        content["judged by"] = [f"{step_s:.6g}" for step_s in (plan.predicted.step_s, *plan.rivals.values())]
+    remedy = "make it from a profile that all ranks took together, or give all the same file"
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+    expect_same(door, {"plan": Fact(digest, remedy)})
 
 
 def _listed(ranks: Sequence[int]) -> str:

@@ -4,12 +4,24 @@ from typing import TYPE_CHECKING
 
 from thinwire.later import offered
 from thinwire.launch.failures import LabUnavailable, RankFailed, StartFailed
-from thinwire.launch.seat import Member, Seat, seat_from_torchrun
+from thinwire.launch.rank_spec import Member, RankSpec, rank_spec_from_torchrun
 
 if TYPE_CHECKING:
     from thinwire.launch.lab import Lab
-    from thinwire.launch.local import run
+    from thinwire.launch.local import from_first_rank, run
 
-__all__ = ["Lab", "LabUnavailable", "Member", "RankFailed", "Seat", "StartFailed", "run", "seat_from_torchrun"]
+__all__ = [
+    "Lab",
+    "LabUnavailable",
+    "Member",
+    "RankFailed",
+    "RankSpec",
+    "StartFailed",
+    "from_first_rank",
+    "rank_spec_from_torchrun",
+    "run",
+]
 
-__getattr__ = offered(__name__, {"Lab": "thinwire.launch.lab", "run": "thinwire.launch.local"})  # with torch
+__getattr__ = offered(
+    __name__, {"Lab": "thinwire.launch.lab", **dict.fromkeys(("from_first_rank", "run"), "thinwire.launch.local")}
+)  # with torch

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from thinwire.launch.failures import LabUnavailable
 from thinwire.launch.namespaces import FOLDER, enter_namespace
-from thinwire.launch.seat import Seat, seat_from_torchrun
+from thinwire.launch.rank_spec import RankSpec, rank_spec_from_torchrun
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -99,7 +99,7 @@ class Lab:
 
     def __enter__(self) -> "Lab":
         problem = missing()
-        if problem is None and seat_from_torchrun() is not None:
+        if problem is None and rank_spec_from_torchrun() is not None:
             problem = "a lab starts its own ranks, and torchrun has already started some; run without torchrun"
         if problem is not None:
             raise LabUnavailable(problem)
@@ -121,8 +121,8 @@ class Lab:
         world_size = self.hosts * ranks_per_host
         threads = max(1, (os.cpu_count() or 1) // world_size)
         store, port = self._serve_store()
-        seats = [
-            Seat(
+        rank_specs = [
+            RankSpec(
                 rank=rank,
                 world_size=world_size,
                 local_rank=rank % ranks_per_host,
@@ -136,7 +136,7 @@ class Lab:
             for rank in range(world_size)
         ]
         try:
-            return run_ranks(work, arguments, seats)
+            return run_ranks(work, arguments, rank_specs)
         finally:
             del store  # stops serving
 

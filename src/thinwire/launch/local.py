@@ -1,13 +1,14 @@
-"""Ranks on this machine, or a seat in the job that torchrun has started."""
+"""Ranks on this machine, or a rank of the job that torchrun has started."""
 
+import json
 import os
 from collections.abc import Callable
 from typing import Any
 
 from thinwire.launch.meeting import name_of
 from thinwire.launch.membership import joined
+from thinwire.launch.rank_spec import Member, RankSpec, rank_spec_from_torchrun
 from thinwire.launch.ranks import run_ranks
-from thinwire.launch.seat import Seat, seat_from_torchrun
 from thinwire.launch.store import serve_store
 
 LOOPBACK = "127.0.0.1"
@@ -18,22 +19,38 @@ def run(work: Callable[..., Any], *arguments: Any, workers: int) -> list[Any]:
 
     Under torchrun this process is one of the ranks: it joins, and the list has its own result only.
     """
-    seat = seat_from_torchrun()
-    if seat is not None:
-        return [_join_torchrun(seat, work, arguments)]
+    rank_spec = rank_spec_from_torchrun()
+    if rank_spec is not None:
+        return [_join_torchrun(rank_spec, work, arguments)]
     if workers < 1:
         raise ValueError(f"workers is {workers}; give 1 or more")
     store, port = serve_store(LOOPBACK)
     threads = max(1, (os.cpu_count() or 1) // workers)
-    seats = [Seat(rank, workers, rank, LOOPBACK, port, threads=threads, interface="lo") for rank in range(workers)]
+    rank_specs = [
+        RankSpec(rank, workers, rank, LOOPBACK, port, threads=threads, interface="lo") for rank in range(workers)
+    ]
     try:
-        return run_ranks(work, arguments, seats)
+        return run_ranks(work, arguments, rank_specs)
     finally:
         del store  # stops serving
 
 
-def _join_torchrun(seat: Seat, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def from_first_rank(value: Any) -> Any:
+    """The first rank's value, on all ranks of torchrun's job; only its machine may have a run's files.
+
+    Without torchrun: the value.
+    """
+    return value if rank_spec_from_torchrun() is None else run(_from_first_rank, value, workers=1)[0]
+
+
+def _from_first_rank(member: Member, value: Any) -> Any:
+    if member.rank == 0:
+        member.store.set("from first rank", json.dumps(value))
+    return json.loads(member.store.get("from first rank"))
+
+
+def _join_torchrun(rank_spec: RankSpec, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     # torchrun's agent serves the store, unless it says that it does not.
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True"
-    with joined(seat, name_of(work), hosts_store=not agent_serves and seat.rank == 0) as member:
+    with joined(rank_spec, name_of(work), hosts_store=not agent_serves and rank_spec.rank == 0) as member:
         return work(member, *arguments)

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from thinwire import __version__
 from thinwire.launch.failures import StartFailed
-from thinwire.launch.seat import Seat
+from thinwire.launch.rank_spec import RankSpec
 
 
 def name_of(work: Callable[..., object]) -> str:
@@ -16,17 +16,17 @@ def name_of(work: Callable[..., object]) -> str:
     return getattr(work, "__qualname__", type(work).__qualname__)
 
 
-def meet(store: dist.Store, seat: Seat, work: str, *, limit_s: float) -> None:
+def meet(store: dist.Store, rank_spec: RankSpec, work: str, *, limit_s: float) -> None:
     """Wait for all ranks, and raise StartFailed unless they run the same thinwire and came for the same work."""
-    store.set(_key(seat.rank), json.dumps({"thinwire": __version__, "work": work}))
-    keys = [_key(rank) for rank in range(seat.world_size)]
+    store.set(_key(rank_spec.rank), json.dumps({"thinwire": __version__, "work": work}))
+    keys = [_key(rank) for rank in range(rank_spec.world_size)]
     try:
         store.wait(keys, timedelta(seconds=limit_s))
     except dist.DistStoreError:
         missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
         raise StartFailed(
-            f"{_ranks(missing)} of {seat.world_size} did not come within {limit_s:.0f} s; look at their own output, "
-            "and start as many processes as the job has ranks"
+            f"{_ranks(missing)} of {rank_spec.world_size} did not come within {limit_s:.0f} s; look at their own "
+            "output, and start as many processes as the job has ranks"
         ) from None
     told = [json.loads(each) for each in store.multi_get(keys)]
     for name, remedy in {

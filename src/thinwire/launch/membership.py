@@ -1,4 +1,4 @@
-"""Take a seat: join the process group, and leave it again."""
+"""Join the process group, and leave it again."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from thinwire import leaving
 from thinwire.launch.meeting import meet
-from thinwire.launch.seat import Member, Seat
+from thinwire.launch.rank_spec import Member, RankSpec
 
 # Runs of this process, one after the other.
 _runs = count()
@@ -22,22 +22,22 @@ OPERATION_LIMIT_S = 600.0
 
 
 @contextmanager
-def joined(seat: Seat, work: str, *, hosts_store: bool = False) -> Iterator[Member]:
+def joined(rank_spec: RankSpec, work: str, *, hosts_store: bool = False) -> Iterator[Member]:
     """A member of the run while inside, with all ranks that came for the same work.
 
     `hosts_store` where no launcher does, as torchrun's agent may not.
     """
-    if seat.threads is not None:
-        torch.set_num_threads(seat.threads)
-    if seat.interface is not None:
-        os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
+    if rank_spec.threads is not None:
+        torch.set_num_threads(rank_spec.threads)
+    if rank_spec.interface is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = rank_spec.interface
     cuda = torch.cuda.is_available()
-    device = torch.device("cuda", seat.local_rank) if cuda else torch.device("cpu")
+    device = torch.device("cuda", rank_spec.local_rank) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
     store = dist.TCPStore(
-        seat.store_address,
-        seat.store_port,
+        rank_spec.store_address,
+        rank_spec.store_port,
         world_size=None,
         is_master=hosts_store,
         timeout=timedelta(seconds=JOIN_LIMIT_S),
@@ -46,17 +46,17 @@ def joined(seat: Seat, work: str, *, hosts_store: bool = False) -> Iterator[Memb
     # A job that torchrun has started again finds the same store; what the last attempt wrote there is not meant for us.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     own = dist.PrefixStore(f"thinwire/{attempt}/{next(_runs)}", store)
-    meet(own, seat, work, limit_s=JOIN_LIMIT_S)
+    meet(own, rank_spec, work, limit_s=JOIN_LIMIT_S)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if cuda else "gloo",
         store=dist.PrefixStore("group", own),
-        rank=seat.rank,
-        world_size=seat.world_size,
+        rank=rank_spec.rank,
+        world_size=rank_spec.world_size,
         timeout=timedelta(seconds=OPERATION_LIMIT_S),
     )
-    _wait_for_all(own, seat.world_size)
+    _wait_for_all(own, rank_spec.world_size)
     try:
-        yield Member(seat, own, device)
+        yield Member(rank_spec, own, device)
     except BaseException:
         # An operation may still hang on a lost rank. NCCL can give it up; to take gloo's group down would wait for it.
         leaving.after_error(*dist.distributed_c10d._world.pg_map, store, own)

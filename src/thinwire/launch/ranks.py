@@ -24,7 +24,7 @@ from thinwire.launch.failures import RankFailed
 from thinwire.launch.meeting import name_of
 from thinwire.launch.membership import joined
 from thinwire.launch.namespaces import enter_namespace
-from thinwire.launch.seat import Seat
+from thinwire.launch.rank_spec import RankSpec
 from thinwire.scratch import sigterm_as_exit
 
 # What the others are given to end by themselves once a rank has failed; then they are told to.
@@ -47,20 +47,20 @@ class _Context(Protocol):
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool: ...
 
 
-def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], seats: Sequence[Seat]) -> list[Any]:
-    """`work(member, *arguments)` in a process per seat; what they return, in the order of ranks.
+def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], rank_specs: Sequence[RankSpec]) -> list[Any]:
+    """`work(member, *arguments)` in a process for each rank spec; what they return, in the order of ranks.
 
     `work` must be importable by its module's name. The first failure ends all ranks and is raised as RankFailed.
     """
-    pipes = [torch_mp.Pipe() for _ in seats]
+    pipes = [torch_mp.Pipe() for _ in rank_specs]
     results: dict[int, Any] = {}
     with _quiet_torch(), sigterm_as_exit():
         # A warning for every connection of a host without a name would bury what a rank has to say.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         context: _Context = torch_mp.start_processes(
             _rank_main,
-            args=(dict(os.environ), work, tuple(arguments), tuple(seats), tuple(sender for _, sender in pipes)),
-            nprocs=len(seats),
+            args=(dict(os.environ), work, tuple(arguments), tuple(rank_specs), tuple(sender for _, sender in pipes)),
+            nprocs=len(rank_specs),
             join=False,
             start_method=_start_method(work),
         )
@@ -71,17 +71,17 @@ def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], seats: Sequenc
                 _collect(pipes, results)
             _collect(pipes, results)
         except torch_mp.ProcessRaisedException as error:
-            raise RankFailed(error.error_index, len(seats), _traceback_only(error.msg)) from None
+            raise RankFailed(error.error_index, len(rank_specs), _traceback_only(error.msg)) from None
         except torch_mp.ProcessExitedException as error:
             how = error.signal_name or f"exit code {error.exit_code}"
             _collect(pipes, results)
             told = [f"; rank {rank} was told: {each.why}" for rank, each in results.items() if isinstance(each, _Told)]
             raise RankFailed(
-                error.error_index, len(seats), f"its process ended by {how}{told[0] if told else ''}"
+                error.error_index, len(rank_specs), f"its process ended by {how}{told[0] if told else ''}"
             ) from None
         finally:
             _end(context)
-    return [results[rank] for rank in range(len(seats))]
+    return [results[rank] for rank in range(len(rank_specs))]
 
 
 def _start_method(work: Callable[..., Any]) -> str:
@@ -97,7 +97,7 @@ def _rank_main(
     environment: dict[str, str],
     work: Callable[..., Any],
     arguments: tuple[Any, ...],
-    seats: tuple[Seat, ...],
+    rank_specs: tuple[RankSpec, ...],
     senders: tuple[Connection, ...],
 ) -> None:
     _die_with_launcher()
@@ -110,13 +110,13 @@ def _rank_main(
     for other, sender in enumerate(senders):
         if other != index:
             sender.close()
-    seat = seats[index]
-    if seat.namespace is not None:
-        enter_namespace(seat.namespace)
-    if seat.cores is not None:
-        os.sched_setaffinity(0, seat.cores)
+    rank_spec = rank_specs[index]
+    if rank_spec.namespace is not None:
+        enter_namespace(rank_spec.namespace)
+    if rank_spec.cores is not None:
+        os.sched_setaffinity(0, rank_spec.cores)
     try:
-        with joined(seat, name_of(work)) as member:
+        with joined(rank_spec, name_of(work)) as member:
             result = work(member, *arguments)
     except Exception as error:
         with suppress(OSError):

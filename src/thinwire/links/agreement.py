@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from thinwire.links.exchange import Door
-from thinwire.links.telling import tell
 
 CHANNEL = "agreement"
 # Of a value that an error shows.
@@ -28,7 +27,7 @@ class Fact:
 def expect_same(door: Door, facts: Mapping[str, Fact]) -> None:
     """Raise Disagreement, the same on every rank, unless all have the same values. All ranks call it."""
     own = {name: fact.value for name, fact in facts.items()}
-    told = [_flat(each) for each in tell(door, own, channel=CHANNEL)]
+    told = [_flat(each) for each in door.gather_json(own, channel=CHANNEL)]
     for name in dict.fromkeys(name for each in told for name in each):
         holders: dict[str, list[int]] = {}
         for rank, each in zip(door.ranks, told, strict=True):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from thinwire.links.diary import Diary, Entry
+from thinwire.links.event_log import Entry, EventLog
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Books:
         self._since_s = 0.0  # something is under way, or the last `take`
         self._busy_s = 0.0
         self.busy_s = 0.0  # of the entries last taken: something was under way
-        self.diary: Diary | None = None  # where somebody wants to know what happened when
+        self.event_log: EventLog | None = None  # where somebody wants to know what happened when
 
     def posted(self, channel: str, bytes_to: dict[int, int], kind: str = "") -> Entry | None:
         with self._lock:
@@ -71,8 +71,8 @@ class Books:
                 if size:
                     book.bytes_to[peer] += size
                     book.messages_to[peer] += 1
-        diary = self.diary
-        return None if diary is None else diary.posted(channel, kind, bytes_to)
+        event_log = self.event_log
+        return None if event_log is None else event_log.posted(channel, kind, bytes_to)
 
     def finished(self, channel: str, in_flight_s: float) -> None:
         with self._lock:
@@ -97,9 +97,9 @@ class Books:
                 book = self._channels.setdefault(channel, ChannelBook())
                 book.codec_s += end - start
                 book.values += values
-            diary = self.diary
-            if diary is not None:
-                diary.coded.append((channel, start, end))
+            event_log = self.event_log
+            if event_log is not None:
+                event_log.coded.append((channel, start, end))
 
     def bytes_to(self) -> dict[int, int]:
         """Bytes to each peer since the last `take`, all channels together."""

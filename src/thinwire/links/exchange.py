@@ -4,6 +4,7 @@ Asynchronous collectives on torch.distributed, gloo and NCCL alike. Callers bund
 are known from the plan on both sides and are never sent ahead.
 """
 
+import json
 import math
 import threading
 from collections import Counter, defaultdict
@@ -19,10 +20,10 @@ from torch import Tensor
 
 from thinwire.links import streams
 from thinwire.links.books import Books
-from thinwire.links.crew import Crew
-from thinwire.links.pulse import Pulse, Waiting
+from thinwire.links.heartbeat import Heartbeat, Waiting
 from thinwire.links.routes import TREE_BYTES, chain_heirs, reduce_heir, ring_heir, tree_heirs
 from thinwire.links.tags import EVERYBODY, SPAN, End, Tags
+from thinwire.links.thread_pool import ThreadPool
 from thinwire.links.transfer import LOOK_S, Transfer
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class Door:
             name = f"{whose}-{_doors[self.ranks]}"
             _doors[self.ranks] += 1
         self._name = name
-        self._crew = Crew()
+        self._thread_pool = ThreadPool()
         self._lock = threading.Lock()
         self._entered: defaultdict[str, int] = defaultdict(int)  # collectives by channel
         self._turns: defaultdict[str, int] = defaultdict(int)  # of relays
@@ -79,16 +80,16 @@ class Door:
         # All doors of a group share its tags, whatever store they were given.
         self._tags = Tags(dist.PrefixStore(f"thinwire-tags-{whose}", jobs_own))
         own = dist.PrefixStore(f"thinwire-door-{name}", jobs_own if store is None else store)
-        self.pulse = Pulse(own, rank=self.rank, ranks=self.ranks, limit_s=limit_s)
+        self.heartbeat = Heartbeat(own, rank=self.rank, ranks=self.ranks, limit_s=limit_s)
 
     def loading(self) -> AbstractContextManager[None]:
         """While this rank reads or makes its part of the data: no limit. All ranks enter, and all leave together."""
-        return self.pulse.loading(self.step)
+        return self.heartbeat.loading(self.step)
 
     def close(self) -> None:
         """Stop giving signs of life. Threads that have brought a transfer to its end are let go first."""
-        self._crew.close(LOOK_S)
-        self.pulse.close()
+        self._thread_pool.close(LOOK_S)
+        self.heartbeat.close()
 
     def __enter__(self) -> "Door":
         return self
@@ -143,10 +144,22 @@ class Door:
             transfer, lambda: dist.all_gather(received, sent, group=self.group, async_op=True), keep=sent
         )
 
-    def told(self, x: Tensor, *, channel: str) -> Tensor:
-        """Everybody's x, all of one shape, stacked by rank. Waits: for the few numbers that ranks agree by."""
+    def gather(self, x: Tensor | float, *, channel: str) -> Tensor:
+        """Every rank's x, all of one shape, stacked by rank. Waits: it is meant for a few numbers."""
+        x = x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64)
         parts = self.all_gather(x.contiguous(), [x.nbytes] * self.world_size, channel=channel).wait()
         return torch.stack([part.clone().view(x.dtype).view(x.shape) for part in parts])
+
+    def gather_json(self, value: Any, *, channel: str) -> list[Any]:
+        """Every rank's value, by rank, for facts of any shape that JSON can hold. Waits."""
+        mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        sizes = self.gather(torch.tensor([mine.nbytes]), channel=channel).flatten().tolist()
+        parts = self.all_gather(mine, sizes, channel=channel).wait()
+        return [json.loads(bytes(part.numpy())) for part in parts]
+
+    def barrier(self, *, channel: str) -> None:
+        """Wait until all ranks are here."""
+        self.gather(torch.zeros(1), channel=channel)
 
     def all_reduce(self, x: Tensor, *, channel: str) -> Transfer[Tensor]:
         """The sum of everybody's x, in x itself."""
@@ -174,11 +187,11 @@ class Door:
     def send(self, data: Tensor, peer: int, *, channel: str) -> Transfer[None]:
         self._expect_peer("send to", peer)
         sent = _as_bytes(data)
-        number = self.pulse.enters_send(peer)
-        ahead = self.pulse.begins(sent.nbytes)
+        number = self.heartbeat.enters_send(peer)
+        ahead = self.heartbeat.begins(sent.nbytes)
         waiting = Waiting(channel, self.step, sent.nbytes, sends_to=peer, message=number, ahead_bytes=ahead)
         entry = self.books.posted(channel, {peer: sent.nbytes}, "send")
-        transfer: Transfer[None] = Transfer(self.books, self.pulse, waiting, lambda: None, entry)
+        transfer: Transfer[None] = Transfer(self.books, self.heartbeat, waiting, lambda: None, entry)
         return self._message(
             transfer, channel, lambda tag: dist.isend(sent, group_dst=peer, group=self.group, tag=tag), sent
         )
@@ -186,11 +199,11 @@ class Door:
     def receive(self, size: int, peer: int, *, channel: str, device: torch.device | None = None) -> Transfer[Tensor]:
         self._expect_peer("receive from", peer)
         received = torch.empty(size, dtype=torch.uint8, device=device)
-        number = self.pulse.enters_receive(peer)
-        ahead = self.pulse.begins(size)
+        number = self.heartbeat.enters_receive(peer)
+        ahead = self.heartbeat.begins(size)
         waiting = Waiting(channel, self.step, size, receives_from=peer, message=number, ahead_bytes=ahead)
         entry = self.books.posted(channel, {}, "receive")
-        transfer = Transfer(self.books, self.pulse, waiting, lambda: received, entry)
+        transfer = Transfer(self.books, self.heartbeat, waiting, lambda: received, entry)
         return self._message(
             transfer, channel, lambda tag: dist.irecv(received, group_src=peer, group=self.group, tag=tag), received
         )
@@ -222,7 +235,7 @@ class Door:
             self._expect_peer("relay with", peer)
         passed = _as_bytes(data)
         size = passed.nbytes * (len(heirs) + (source is not None))
-        ahead = self.pulse.begins(size)
+        ahead = self.heartbeat.begins(size)
         # Whom to name if nothing comes: the source, or else the first to take it.
         if source is not None:
             waiting = Waiting(
@@ -230,16 +243,16 @@ class Door:
                 self.step,
                 size,
                 receives_from=source,
-                message=self.pulse.enters_receive(source),
+                message=self.heartbeat.enters_receive(source),
                 ahead_bytes=ahead,
             )
             for heir in heirs:
-                self.pulse.enters_send(heir)
+                self.heartbeat.enters_send(heir)
         else:
-            numbers = {heir: self.pulse.enters_send(heir) for heir in heirs}
+            numbers = {heir: self.heartbeat.enters_send(heir) for heir in heirs}
             waiting = Waiting(channel, self.step, size, sends_to=heirs[0], message=numbers[heirs[0]], ahead_bytes=ahead)
         entry = self.books.posted(channel, dict.fromkeys(heirs, passed.nbytes), "relay")
-        transfer = Transfer(self.books, self.pulse, waiting, lambda: data, entry)
+        transfer = Transfer(self.books, self.heartbeat, waiting, lambda: data, entry)
         work = partial(streams.relay, passed, source, tuple(heirs), chunk_bytes=chunk_bytes, group=self.group)
         if data.device.type == "cuda":  # NCCL knows no tags: in the order of posting, on the caller's thread
             transfer.end(_error_of(partial(work, tag=0)))
@@ -256,12 +269,12 @@ class Door:
         with self._lock:
             self._entered[channel] += 1
             turn = self._entered[channel]
-            operation = self.pulse.enters_collective()
+            operation = self.heartbeat.enters_collective()
         bytes_to = {peer: size for peer, size in bytes_to.items() if peer != self.rank}
         entry = self.books.posted(channel, bytes_to, kind)
         size = sum(bytes_to.values()) + incoming_bytes
-        waiting = Waiting(channel, self.step, size, operation=operation, ahead_bytes=self.pulse.begins(size))
-        return Transfer(self.books, self.pulse, waiting, finish, entry), turn
+        waiting = Waiting(channel, self.step, size, operation=operation, ahead_bytes=self.heartbeat.begins(size))
+        return Transfer(self.books, self.heartbeat, waiting, finish, entry), turn
 
     def _follow(self, transfer: Transfer[T], post: Callable[[], Any], *, keep: Tensor) -> Transfer[T]:
         """Post, and mark the transfer's end when the backend says so. `keep` must outlive the transfer."""
@@ -315,11 +328,11 @@ class Door:
             self._tags.give_back(tag, ends)
             transfer.end(error)
 
-        self._crew.do(done)
+        self._thread_pool.do(done)
         return transfer
 
     def _on_thread(self, transfer: Transfer[T], work: Callable[[], None]) -> Transfer[T]:
-        self._crew.do(lambda: transfer.end(_error_of(work)))
+        self._thread_pool.do(lambda: transfer.end(_error_of(work)))
         return transfer
 
     def _own(self, name: str) -> str:

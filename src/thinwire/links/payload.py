@@ -2,7 +2,6 @@
 
 import random
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -80,11 +79,11 @@ class Payload:
 
     def _mean_s(self, door: Door, repeats: int) -> float:
         """Back to back, so that a start in disorder counts once."""
-        _gather(door, 0.0)
+        door.barrier(channel=CHANNEL)
         start = time.perf_counter()
         for _ in range(repeats):
             self._send(door)
-        return max(_gather(door, time.perf_counter() - start)) / repeats
+        return float(door.gather(time.perf_counter() - start, channel=CHANNEL).max()) / repeats
 
     def _message_seconds(self, door: Door, repeats: int) -> list[float]:
         """Taken at the source, less the byte that comes in answer: half a round trip of single bytes."""
@@ -117,10 +116,6 @@ class Payload:
             door.all_reduce(_zeros(mine[0]).view(torch.float32), channel=CHANNEL).wait()
         else:
             door.broadcast(_zeros(mine[0]), self.source, channel=CHANNEL).wait()
-
-
-def _gather(door: Door, value: float) -> Sequence[float]:
-    return [float(one) for one in door.told(torch.tensor([value], dtype=torch.float64), channel=CHANNEL)]
 
 
 def _zeros(size: int) -> torch.Tensor:

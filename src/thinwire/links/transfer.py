@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 
 from thinwire import leaving
 from thinwire.links.books import Books
-from thinwire.links.diary import Entry, Moment
-from thinwire.links.pulse import Pulse, Waiting
+from thinwire.links.event_log import Entry, Moment
+from thinwire.links.heartbeat import Heartbeat, Waiting
 
 T = TypeVar("T")
 
@@ -22,13 +22,13 @@ class Transfer(Generic[T]):
     """`wait` gives the result, or raises PeerLost."""
 
     def __init__(
-        self, books: Books, pulse: Pulse, waiting: Waiting, finish: Callable[[], T], entry: Entry | None = None
+        self, books: Books, heartbeat: Heartbeat, waiting: Waiting, finish: Callable[[], T], entry: Entry | None = None
     ) -> None:
         self._books = books
-        self._pulse = pulse
+        self._heartbeat = heartbeat
         self.waiting = waiting
         self._finish = finish
-        self._entry = entry  # of the diary, if one is kept
+        self._entry = entry  # of the event_log, if one is kept
         self._posted_s = time.perf_counter()
         self.seconds = 0.0  # from posting to completion, once it has ended
         self._ended = threading.Event()
@@ -46,7 +46,7 @@ class Transfer(Generic[T]):
         start = time.perf_counter()
         try:
             while not self._ended.wait(LOOK_S):
-                self._pulse.check(self.waiting)
+                self._heartbeat.check(self.waiting)
         finally:
             if not behind:
                 self._books.waited(self.waiting.channel, time.perf_counter() - start)
@@ -55,7 +55,7 @@ class Transfer(Generic[T]):
         if self._error is not None:
             if not any(word in str(self._error) for word in BROKEN):
                 raise self._error
-            raise self._pulse.broken(self.waiting, str(self._error)) from self._error
+            raise self._heartbeat.broken(self.waiting, str(self._error)) from self._error
         for work in self.streamed:
             work.wait()
         return self._finish()
@@ -83,6 +83,6 @@ class Transfer(Generic[T]):
         self._books.finished(self.waiting.channel, self.seconds)
         if self._entry is not None:
             self._entry.ended_s = self._posted_s + self.seconds
-        self._pulse.ends(self.waiting.size_bytes)
+        self._heartbeat.ends(self.waiting.size_bytes)
         leaving.transfers.ends()
         self._ended.set()

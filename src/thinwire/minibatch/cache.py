@@ -25,7 +25,7 @@ def fill(ids: Array, x: Tensor, starts: Array, door: Door) -> Cache:
     device = x.device
     owners = np.searchsorted(starts, ids, side="right") - 1
     wanted = np.bincount(owners, minlength=door.world_size)
-    asked = door.told(torch.from_numpy(wanted.astype(np.int64)), channel=CHANNEL)[:, door.rank].tolist()
+    asked = door.gather(torch.from_numpy(wanted.astype(np.int64)), channel=CHANNEL)[:, door.rank].tolist()
     rows = torch.from_numpy((ids - starts[owners]).astype(np.int32)).to(device)
     parts = [part.contiguous() for part in rows.split(wanted.tolist())]
     told = door.all_to_all(parts, [4 * count for count in asked], channel=CHANNEL).wait()

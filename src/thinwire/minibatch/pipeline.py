@@ -58,7 +58,7 @@ class Pipeline:
         answered: deque[_Underway] = deque()
         following = next(batches, None)
         if following is not None:
-            told = self._door.told(torch.tensor(following.wanted_from), channel=f"{self._channel}.sizes")
+            told = self._door.gather(torch.tensor(following.wanted_from), channel=f"{self._channel}.sizes")
             self._asked = told[:, self._door.rank].tolist()
         while following is not None or asked or answered:
             if asked:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thinwire.report import given
+from thinwire.report import json_values
 from thinwire.report.records import Epoch, RankTimes, Span, Traffic
 
-# What is foretold of an epoch, and where the same thing stands once measured.
-FORETOLD = {"predicted_halo_bytes": "halo_bytes", "predicted_bytes": "bytes", "predicted_rows": "remote_rows"}
+# What is predicted of an epoch, and where the same thing stands once measured.
+PREDICTED = {"predicted_halo_bytes": "halo_bytes", "predicted_bytes": "bytes", "predicted_rows": "remote_rows"}
 
 
 @dataclass(frozen=True)
@@ -43,45 +43,45 @@ def _epoch(line: bytes) -> Epoch | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    number = given.count(given.table(row).get("epoch"))
+    number = json_values.count(json_values.table(row).get("epoch"))
     return None if number is None else _made(number, row)
 
 
 def _made(number: int, row: Mapping[str, Any]) -> Epoch:
-    foretold = {}
-    for predicted, measured in FORETOLD.items():
-        both = given.number(row.get(predicted)), given.number(row.get(measured))
+    predicted = {}
+    for name, measured in PREDICTED.items():
+        both = json_values.number(row.get(name)), json_values.number(row.get(measured))
         if both[0] is not None and both[1] is not None:
-            foretold[measured] = (both[0], both[1])
+            predicted[measured] = (both[0], both[1])
     stale = row.get("stale")
     spans = row.get("spans")
     return Epoch(
         number=number,
-        loss=given.number(row.get("loss")),
-        seconds=given.number(row.get("seconds")),
-        exposed_s=given.number(row.get("exposed_s")),
-        bytes=given.number(row.get("bytes")),
-        float32_bytes=given.number(row.get("float32_bytes")),
-        val_score=given.number(row.get("val_score")),
-        test_score=given.number(row.get("test_score")),
+        loss=json_values.number(row.get("loss")),
+        seconds=json_values.number(row.get("seconds")),
+        exposed_s=json_values.number(row.get("exposed_s")),
+        bytes=json_values.number(row.get("bytes")),
+        float32_bytes=json_values.number(row.get("float32_bytes")),
+        val_score=json_values.number(row.get("val_score")),
+        test_score=json_values.number(row.get("test_score")),
         stale=stale if isinstance(stale, bool) else None,
-        assign_s=given.number(row.get("assign_s")),
-        predicted_s=given.number(row.get("predicted_s")),
-        foretold=foretold,
+        assign_s=json_values.number(row.get("assign_s")),
+        predicted_s=json_values.number(row.get("predicted_s")),
+        predicted=predicted,
         channels={
-            name: Traffic(size, given.number(each.get("float32_bytes")))
-            for name, each in given.table(row.get("channels")).items()
-            if isinstance(each, dict) and (size := given.number(each.get("bytes"))) is not None
+            name: Traffic(size, json_values.number(each.get("float32_bytes")))
+            for name, each in json_values.table(row.get("channels")).items()
+            if isinstance(each, dict) and (size := json_values.number(each.get("bytes"))) is not None
         },
-        ranks=tuple(_rank(each) for each in given.rows(row.get("ranks"))),
+        ranks=tuple(_rank(each) for each in json_values.rows(row.get("ranks"))),
         spans=tuple(_spans(each) for each in spans) if isinstance(spans, list) else (),
     )
 
 
 def _rank(row: Mapping[str, Any]) -> RankTimes:
     names = ("seconds", "compute_s", "codec_s", "exposed_s", "hidden_s")
-    times = {name: given.amount(row.get(name)) for name in names}
-    return RankTimes(**times, bytes_to=given.by_number(row.get("bytes_to")))
+    times = {name: json_values.amount(row.get(name)) for name in names}
+    return RankTimes(**times, bytes_to=json_values.by_number(row.get("bytes_to")))
 
 
 def _spans(given_spans: Any) -> tuple[Span, ...]:
@@ -89,9 +89,9 @@ def _spans(given_spans: Any) -> tuple[Span, ...]:
     for each in given_spans if isinstance(given_spans, list) else ():
         if not isinstance(each, list) or len(each) < 4:
             continue
-        start_s, end_s = given.number(each[2]), given.number(each[3])
+        start_s, end_s = json_values.number(each[2]), json_values.number(each[3])
         if start_s is None or end_s is None:  # under way when the epoch was over
             continue
-        size = given.amount(each[4]) if len(each) > 4 else 0.0
-        found.append(Span(given.text(each[0]), given.text(each[1]), start_s, max(start_s, end_s), size))
+        size = json_values.amount(each[4]) if len(each) > 4 else 0.0
+        found.append(Span(json_values.text(each[0]), json_values.text(each[1]), start_s, max(start_s, end_s), size))
     return tuple(found)

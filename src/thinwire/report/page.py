@@ -17,9 +17,9 @@ from thinwire import __version__, artifacts
 from thinwire.report.bits import bits
 from thinwire.report.curves import loss, scores
 from thinwire.report.figure import COLOURS, Chart, Figure, Section, Table
-from thinwire.report.forecast import forecasts
-from thinwire.report.foretold import foretold
 from thinwire.report.matrix import matrix
+from thinwire.report.predicted import predicted
+from thinwire.report.prediction import predictions
 from thinwire.report.records import Run
 from thinwire.report.sent import sent
 from thinwire.report.staleness import staleness
@@ -27,7 +27,7 @@ from thinwire.report.summary import results, set_up
 from thinwire.report.times import times
 
 # In the order of a reader's questions: does it learn, how fast, why, and was that foreseen?
-SECTIONS = (scores, loss, times, sent, bits, staleness, foretold, forecasts, matrix)
+SECTIONS = (scores, loss, times, sent, bits, staleness, predicted, predictions, matrix)
 
 
 def write_page(path: Path, runs: Sequence[Run]) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from thinwire.report import given
+from thinwire.report import json_values
 from thinwire.report.events import Events, read_events
-from thinwire.report.records import Assignment, Forecast, ForecastRate, ForecastRow, Link, Message, Run, State
+from thinwire.report.records import Assignment, Link, Message, PredictedRate, PredictedRow, Prediction, Run, State
 
 PLAN, EVENTS, RESULT, FAILED = "plan.json", "events.jsonl", "result.json", "failed.json"
 PREDICTIONS = "predictions.npz"
@@ -31,7 +31,7 @@ def _run(folder: Path, label: str) -> Run:
         )
     facts = _json(folder / PLAN)
     events = read_events(folder / EVENTS)
-    asked = given.count(facts.get("epochs"))
+    asked = json_values.count(facts.get("epochs"))
     return Run(
         label=label,
         folder=folder,
@@ -41,7 +41,7 @@ def _run(folder: Path, label: str) -> Run:
         asked=asked,
         assignments=_assignments(folder),
         links=_links(facts.get("links")),
-        forecast=_forecast(given.table(facts.get("forecast"))),
+        prediction=_prediction(json_values.table(facts.get("prediction"))),
     )
 
 
@@ -71,7 +71,7 @@ def _state(folder: Path, events: Events, asked: int | None) -> State:
     damage = f"; {events.unread} lines of {EVENTS} are no epochs and were left out" if events.unread else ""
     # A result of fewer epochs than asked for is that of an earlier run, which this one went on from.
     result = _json(folder / RESULT) if (folder / RESULT).exists() else None
-    ended = result is not None and (asked is None or (given.count(result.get("epochs")) or asked) >= asked)
+    ended = result is not None and (asked is None or (json_values.count(result.get("epochs")) or asked) >= asked)
     # Runs of before there was a result.json left this as their last file, and did not note what was asked for.
     ended = ended or (asked is None and result is None and (folder / PREDICTIONS).exists())
     if ended:
@@ -90,40 +90,44 @@ def _assignments(folder: Path) -> tuple[Assignment, ...]:
     for number in sorted(int(each) for each in numbers if each.isascii() and each.isdigit()):
         content = _json(folder / f"plan.{number}.json")
         messages = [
-            Message(given.text(row.get("channel")), given.by_number(row.get("rows_at_bits")))
-            for row in given.rows(content.get("messages"))
+            Message(json_values.text(row.get("channel")), json_values.by_number(row.get("rows_at_bits")))
+            for row in json_values.rows(content.get("messages"))
         ]
-        found.append(Assignment(given.count(content.get("from_epoch")) or 0, tuple(messages)))
+        found.append(Assignment(json_values.count(content.get("from_epoch")) or 0, tuple(messages)))
     return tuple(found)
 
 
 def _links(value: Any) -> tuple[Link, ...]:
     found = []
-    for row in given.rows(value):
-        src, dst, speed = given.count(row.get("src")), given.count(row.get("dst")), given.number(row.get("bytes_per_s"))
+    for row in json_values.rows(value):
+        src, dst, speed = (
+            json_values.count(row.get("src")),
+            json_values.count(row.get("dst")),
+            json_values.number(row.get("bytes_per_s")),
+        )
         if src is not None and dst is not None and speed:
-            found.append(Link(src, dst, speed, given.number(row.get("latency_s"))))
+            found.append(Link(src, dst, speed, json_values.number(row.get("latency_s"))))
     return tuple(found)
 
 
-def _forecast(content: Mapping[str, Any]) -> Forecast | None:
+def _prediction(content: Mapping[str, Any]) -> Prediction | None:
     rows = [
-        ForecastRow(
-            given.text(row.get("method")),
+        PredictedRow(
+            json_values.text(row.get("method")),
             epoch_s,
-            given.number(row.get("bytes_per_epoch")),
-            given.number(row.get("memory_bytes")),
+            json_values.number(row.get("bytes_per_epoch")),
+            json_values.number(row.get("memory_bytes")),
         )
-        for row in given.rows(content.get("rows"))
-        if (epoch_s := given.number(row.get("epoch_s"))) is not None
+        for row in json_values.rows(content.get("rows"))
+        if (epoch_s := json_values.number(row.get("epoch_s"))) is not None
     ]
     rates = []
-    for row in given.rows(content.get("rates")):
-        speed = given.amount(row.get("bits_per_s"))
-        told = {name: given.amount(each) for name, each in given.table(row.get("epoch_s")).items()}
+    for row in json_values.rows(content.get("rates")):
+        speed = json_values.amount(row.get("bits_per_s"))
+        told = {name: json_values.amount(each) for name, each in json_values.table(row.get("epoch_s")).items()}
         # The axes that these are drawn on are logarithmic.
         if speed > 0 and (above := {name: seconds for name, seconds in told.items() if seconds > 0}):
-            rates.append(ForecastRate(speed, above))
+            rates.append(PredictedRate(speed, above))
     if not rows and not rates:
         return None
-    return Forecast(tuple(rows), given.text(content.get("recommended")), tuple(rates))
+    return Prediction(tuple(rows), json_values.text(content.get("recommended")), tuple(rates))

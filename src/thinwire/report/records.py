@@ -53,8 +53,8 @@ class Epoch:
     stale: bool | None
     assign_s: float | None
     predicted_s: float | None
-    # What was foretold and what came, of the same thing: {"halo_bytes": (predicted, measured)}.
-    foretold: Mapping[str, tuple[float, float]]
+    # What was predicted and what came, of the same thing: {"halo_bytes": (predicted, measured)}.
+    predicted: Mapping[str, tuple[float, float]]
     channels: Mapping[str, Traffic]
     ranks: tuple[RankTimes, ...]
     spans: tuple[tuple[Span, ...], ...]  # by rank
@@ -87,7 +87,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class ForecastRow:
+class PredictedRow:
     """What a method would cost, said before the run."""
 
     method: str
@@ -97,7 +97,7 @@ class ForecastRow:
 
 
 @dataclass(frozen=True)
-class ForecastRate:
+class PredictedRate:
     """Seconds an epoch by method on links of this rate."""
 
     bits_per_s: float
@@ -105,10 +105,10 @@ class ForecastRate:
 
 
 @dataclass(frozen=True)
-class Forecast:
-    rows: tuple[ForecastRow, ...]
+class Prediction:
+    rows: tuple[PredictedRow, ...]
     recommended: str
-    rates: tuple[ForecastRate, ...]
+    rates: tuple[PredictedRate, ...]
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Run:
     asked: int | None  # epochs
     assignments: tuple[Assignment, ...]
     links: tuple[Link, ...]
-    forecast: Forecast | None
+    prediction: Prediction | None
 
     @property
     def method(self) -> str:
@@ -140,8 +140,8 @@ class Run:
         return str(plan.get("method", "")) if isinstance(plan, dict) else ""
 
     @property
-    def foretold_as(self) -> str:
-        """The method as forecasts call it: with what makes it another one."""
+    def predicted_as(self) -> str:
+        """The method as predictions call it: with what makes it another one."""
         plan = self.facts.get("plan")
         synchronous = self.method == "sylvie" and isinstance(plan, dict) and plan.get("staleness") == 0
         return f"{self.method} --staleness 0" if synchronous else self.method

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from thinwire.report import given
+from thinwire.report import json_values
 from thinwire.report.figure import Table
 from thinwire.report.records import Run
 from thinwire.report.units import NOTHING, bytes_text, seconds_text, share_text
@@ -26,10 +26,10 @@ def summary(run: Run) -> dict[str, Any]:
         "told": run.state.told,
         "error": run.state.error,
         "method": run.method,
-        "model": given.text(run.facts.get("model")),
-        "data": given.text(run.facts.get("data")),
-        "workers": given.count(run.facts.get("world_size")),
-        "seed": given.count(run.facts.get("seed")),
+        "model": json_values.text(run.facts.get("model")),
+        "data": json_values.text(run.facts.get("data")),
+        "workers": json_values.count(run.facts.get("world_size")),
+        "seed": json_values.count(run.facts.get("seed")),
         "epochs": run.asked,
         "epochs_done": run.done,
         "loss": run.last("loss"),
@@ -75,18 +75,18 @@ def set_up(runs: Sequence[Run]) -> Table:
 
 
 def _facts(run: Run) -> dict[str, str]:
-    told, machine = run.facts, given.table(run.facts.get("machine"))
+    told, machine = run.facts, json_values.table(run.facts.get("machine"))
     found = {
-        "data": given.text(told.get("data")),
+        "data": json_values.text(told.get("data")),
         "model": _model(told),
         "ranks": _shown(told.get("world_size")),
-        "where": _where(given.table(told.get("launch"))),
+        "where": _where(json_values.table(told.get("launch"))),
         "machine": ", ".join(_machine(machine)),
-        "plan": _listed(given.table(told.get("plan"))),
-        "optimizer": given.text(told.get("optimizer")),
+        "plan": _listed(json_values.table(told.get("plan"))),
+        "optimizer": json_values.text(told.get("optimizer")),
         "learning rate": _shown(told.get("lr")),
         "seed": _shown(told.get("seed")),
-        "thinwire": given.text(told.get("thinwire")),
+        "thinwire": json_values.text(told.get("thinwire")),
         "folder": str(run.folder),
     }
     return {name: value for name, value in found.items() if value}
@@ -97,7 +97,7 @@ def _model(told: Mapping[str, Any]) -> str:
         return ""
     if ":" in str(told["model"]):  # the user's own
         return _shown(told["model"])
-    dropout, norm = told.get("dropout"), given.text(told.get("norm"))
+    dropout, norm = told.get("dropout"), json_values.text(told.get("norm"))
     parts = [_shown(told["model"]), f"{_shown(told.get('layers'))} layers of {_shown(told.get('hidden'))}"]
     parts += [f"norm {norm}"] if norm else []
     parts += [f"dropout {_shown(dropout)}"] if dropout else []
@@ -105,7 +105,7 @@ def _model(told: Mapping[str, Any]) -> str:
 
 
 def _where(launch: Mapping[str, Any]) -> str:
-    kind = given.text(launch.get("kind"))
+    kind = json_values.text(launch.get("kind"))
     hosts, rate = _shown(launch.get("hosts")), _shown(launch.get("rate"))
     if kind == "lab":
         return f"{hosts} emulated hosts at {rate}" if hosts else "emulated hosts"

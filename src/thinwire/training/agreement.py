@@ -12,7 +12,7 @@ from thinwire.training.job import Job
 
 SAME_OPTIONS = "start all ranks with the same options"
 # Of a job: where this machine keeps things, and what follows from the rest.
-OWN = ("plan", "data", "shards", "profile", "events", "out", "launch", "forecast")
+OWN = ("plan", "data", "shards", "profile", "events", "out", "launch", "prediction")
 
 
 class HasJson(Protocol):

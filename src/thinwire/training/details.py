@@ -5,8 +5,7 @@ from typing import Any
 
 from thinwire.links import Door
 from thinwire.links.books import ChannelBook
-from thinwire.links.diary import Diary
-from thinwire.links.telling import tell
+from thinwire.links.event_log import EventLog
 
 CHANNEL = "details"
 # Epochs whose every transfer and wait is told, for a trace: early ones, when all is warm. Noted from the one before on,
@@ -15,12 +14,12 @@ TRACED = (2, 3)
 
 
 def told(
-    door: Door, begun_s: float, seconds: float, books: Mapping[str, ChannelBook], diary: Diary | None
+    door: Door, begun_s: float, seconds: float, books: Mapping[str, ChannelBook], event_log: EventLog | None
 ) -> dict[str, Any]:
     """For the event of the epoch that began then; the same on every rank. `books` were the last to be taken."""
     own = _own(seconds, books, door.books.busy_s)
-    own["spans"] = [] if diary is None else _spans(diary, begun_s, begun_s + seconds)
-    every = tell(door, own, channel=CHANNEL)
+    own["spans"] = [] if event_log is None else _spans(event_log, begun_s, begun_s + seconds)
+    every = door.gather_json(own, channel=CHANNEL)
     channels: dict[str, dict[str, int]] = {}
     for rank in every:
         for name, sizes in rank.pop("channels").items():
@@ -29,7 +28,7 @@ def told(
                 total[kind] += size
     spans = [rank.pop("spans") for rank in every]
     found: dict[str, Any] = {"channels": channels, "ranks": every}
-    return found | ({"spans": spans} if diary is not None else {})
+    return found | ({"spans": spans} if event_log is not None else {})
 
 
 def _own(seconds: float, books: Mapping[str, ChannelBook], busy_s: float) -> dict[str, Any]:
@@ -52,14 +51,14 @@ def _own(seconds: float, books: Mapping[str, ChannelBook], busy_s: float) -> dic
     }
 
 
-def _spans(diary: Diary, begun_s: float, ended_s: float) -> list[tuple[str, str, float, float, int]]:
+def _spans(event_log: EventLog, begun_s: float, ended_s: float) -> list[tuple[str, str, float, float, int]]:
     """Kind, channel, from, to (seconds since the epoch began) and bytes: of all that went on then, cut at its ends."""
     found: list[tuple[str, str, float, float, int]] = []
-    for entry in diary.entries:
+    for entry in event_log.entries:
         size = sum(entry.bytes_to.values())
         found.append(("transfer", entry.channel, entry.posted.at_s, entry.ended_s or ended_s, size))
         found += [("wait", entry.channel, begun.at_s, ended.at_s, size) for begun, ended in entry.waits]
-    found += [("codec", channel, start, end, 0) for channel, start, end in diary.coded]
+    found += [("codec", channel, start, end, 0) for channel, start, end in event_log.coded]
     return [
         (kind, name, round(max(start, begun_s) - begun_s, 7), round(min(end, ended_s) - begun_s, 7), size)
         for kind, name, start, end, size in found

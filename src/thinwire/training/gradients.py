@@ -63,7 +63,7 @@ class GradientSum:
     def _expect_alike(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """A sum over ranks that want different ones would be of no one's."""
         sizes = [len(parameters), sum(each.numel() for each in parameters)]
-        told = self._door.told(
+        told = self._door.gather(
             torch.tensor(sizes, device=parameters[0].device if parameters else None), channel="weights"
         )
         if bool((told != told[0]).any()):

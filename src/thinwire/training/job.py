@@ -55,7 +55,7 @@ class Job(Generic[P]):
     resume_epoch: str = ""  # the point to go on from, as `Point.parse` reads it; the last one where empty
     limit_s: float = LIMIT_S  # a rank that keeps others waiting for longer is lost
     launch: dict[str, Any] = field(default_factory=dict)  # how ranks were started, for plan.json
-    forecast: dict[str, Any] = field(default_factory=dict)  # why this method was chosen, for plan.json
+    prediction: dict[str, Any] = field(default_factory=dict)  # why this method was chosen, for plan.json
 
     def __post_init__(self) -> None:
         for name, known in {"optimizer": OPTIMIZERS, "decay": DECAYS}.items():
@@ -76,7 +76,7 @@ class Job(Generic[P]):
     def identity(self) -> dict[str, Any]:
         """What must be the same for a run to go on: all but where it is kept, how long it lasts and how it is seen."""
         free = ("data", "shards", "epochs", "evaluate_every", "profile", "events", "out", "checkpoint_every", "resume")
-        told = ("check", "checkpoint_steps", "resume_epoch", "limit_s", "launch", "forecast")
+        told = ("check", "checkpoint_steps", "resume_epoch", "limit_s", "launch", "prediction")
         kept = {name: value for name, value in asdict(self).items() if name not in (*free, *told)}
         kept["optimizer"] = self.optimizer_name
         if self.decay != "none":  # its pace is a matter of how long the run lasts

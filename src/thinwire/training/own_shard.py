@@ -43,7 +43,7 @@ def _loaded(member: Member, job: Job[Any], stack: ExitStack) -> tuple[Shard, Man
 def _made_here(member: Member, job: Job[Any], stack: ExitStack) -> Path:
     """Each machine makes them for itself: the same graph and seed give the same shards."""
     key = f"shards/{os.environ.get('GROUP_RANK', '0')}"
-    if member.seat.local_rank != 0:
+    if member.rank_spec.local_rank != 0:
         member.store.wait([key], PATIENCE)
         return Path(member.store.get(key).decode())
     folder = Path(job.out) / "shards" if job.out else None

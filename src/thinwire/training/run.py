@@ -17,7 +17,7 @@ from thinwire import artifacts
 from thinwire.graphs import TEST, VALIDATION, Manifest, Shard
 from thinwire.links import Door
 from thinwire.links.books import ChannelBook
-from thinwire.links.diary import Diary
+from thinwire.links.event_log import EventLog
 from thinwire.training import checkpoint, details, machine, optimizers, predictions, score
 from thinwire.training.checkpoint import Checkpoint, Place, Point
 from thinwire.training.finite import NotFinite, expect_finite_weights
@@ -58,7 +58,7 @@ class Run(ABC):
         """Of the epoch, on this rank: what goes into its event as a sum over ranks."""
 
     def planned(self) -> dict[str, Any]:
-        """What was foretold of the epoch, for its event."""
+        """What was predicted of the epoch, for its event."""
         return {}
 
     def first_plan(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Run(ABC):
     def _whole_plan(self) -> dict[str, Any]:
         job = self.job
         content = {"data": job.data, **job.identity(), "epochs": job.epochs, "machine": machine.facts()}
-        content |= {name: told for name in ("launch", "forecast") if (told := getattr(job, name))}
+        content |= {name: told for name in ("launch", "prediction") if (told := getattr(job, name))}
         return {**content, **self.first_plan()}
 
     def write_plan(self, path: Path, content: dict[str, Any]) -> None:
@@ -124,7 +124,7 @@ class Run(ABC):
         self.door.books.take()
         detailed = bool(self.job.events) and (epoch in details.TRACED or self._is_due(epoch, self.job.evaluate_every))
         if self.job.events and epoch == details.TRACED[0] - 1:
-            self.door.books.diary = Diary()
+            self.door.books.event_log = EventLog()
         optimizers.set_rate(self.optimizer, optimizers.rate(self.job, epoch))
         start = time.perf_counter()
         loss = self.step(epoch)
@@ -132,10 +132,10 @@ class Run(ABC):
         books = self.door.books.take()
         row = self._row(epoch, loss, seconds, books) | self.planned()
         if detailed:
-            diary = self.door.books.diary if epoch in details.TRACED else None
-            row |= details.told(self.door, start, seconds, books, diary)
+            event_log = self.door.books.event_log if epoch in details.TRACED else None
+            row |= details.told(self.door, start, seconds, books, event_log)
         if epoch == details.TRACED[-1]:
-            self.door.books.diary = None
+            self.door.books.event_log = None
         if self._is_due(epoch, self.job.evaluate_every):
             self.scores = self._scores()
         self.rows.append(row | self.scores)

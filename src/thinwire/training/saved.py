@@ -7,11 +7,8 @@ from torch import Tensor
 
 from thinwire.links import Door
 from thinwire.training import checkpoint
-from thinwire.training.checkpoint import KEPT, Checkpoint, CheckpointError, Offer, Place, Point
+from thinwire.training.checkpoint import Checkpoint, CheckpointError, Offer, Place, Point
 from thinwire.training.job import Job
-
-# Checkpoints that a rank tells the others of: those it keeps, and one that a kill kept it from removing.
-MOST = KEPT + 2
 
 
 def resumed(job: Job[Any], door: Door, facts: dict[str, Any]) -> Checkpoint | None:
@@ -41,10 +38,9 @@ def resumed(job: Job[Any], door: Door, facts: dict[str, Any]) -> Checkpoint | No
 
 
 def _everybodys(door: Door, own: list[Offer]) -> list[list[Offer]]:
-    mine = [(*offer.point, offer.world_size) for offer in own[-MOST:]]
-    told = door.told(torch.tensor([*mine, *[(-1, -1, -1)] * (MOST - len(mine))]).flatten(), channel="checkpoints")
-    offers = told.view(len(told), MOST, 3).tolist()
-    return [[Offer(Point(epochs, steps), size) for epochs, steps, size in each if size > 0] for each in offers]
+    mine = [(*offer.point, offer.world_size) for offer in own]
+    every = door.gather_json(mine, channel="checkpoints")
+    return [[Offer(Point(epochs, steps), size) for epochs, steps, size in offers] for offers in every]
 
 
 def expect_same_run(then: dict[str, Any], now: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ def profile(pipes: Sequence[Pipeline], door: Door, *, hosts: Sequence[int] = ())
     spans = [span for pipe in pipes for span in pipe.spans if not span.wire]
     own = [[span.end_s - span.start_s for span in spans if span.kind == kind] for kind in KINDS]
     facts = [first.stage, first.activation_bytes, *(statistics.median(each) if each else 0.0 for each in own)]
-    told = door.told(torch.tensor(facts, dtype=torch.float64), channel=CHANNEL).tolist()
+    told = door.gather(torch.tensor(facts, dtype=torch.float64), channel=CHANNEL).tolist()
     stages = [_stage_cost([row[1:] for row in told if row[0] == stage]) for stage in range(first.schedule.num_stages)]
     wires = []
     for edge in first.edges:
@@ -54,7 +54,7 @@ def _probed(crossing: Crossing, kind: Kind | None, door: Door, *, forward: bool)
         sender, receiver = receiver, sender
     taken = []
     for _ in range(PROBES):
-        door.told(torch.zeros(1), channel=CHANNEL)  # all begin together
+        door.barrier(channel=CHANNEL)  # all begin together
         begun_s = time.perf_counter()
         if kind is not None:
             x = None
@@ -64,5 +64,5 @@ def _probed(crossing: Crossing, kind: Kind | None, door: Door, *, forward: bool)
                 x = torch.zeros(shape, dtype=kind.dtype, device=crossing.device)
             (crossing.forward if forward else crossing.backward)(kind, x).wait()
         taken.append(time.perf_counter() - begun_s)
-    told = door.told(torch.tensor([statistics.median(taken)], dtype=torch.float64), channel=CHANNEL)
+    told = door.gather(torch.tensor([statistics.median(taken)], dtype=torch.float64), channel=CHANNEL)
     return max(float(told[rank]) for rank in receiver.ranks)

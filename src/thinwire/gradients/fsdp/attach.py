@@ -94,7 +94,7 @@ class _Doors:
     def over(self, group: dist.ProcessGroup) -> Door:
         ranks = tuple(dist.get_process_group_ranks(group))
         if ranks not in self._by_ranks:
-            limit_s = LIMIT_S if self._links is None else self._links.pulse.limit_s
+            limit_s = LIMIT_S if self._links is None else self._links.heartbeat.limit_s
             self._by_ranks[ranks] = Door(group=group, limit_s=limit_s)
             self.opened.append(self._by_ranks[ranks])
         return self._by_ranks[ranks]

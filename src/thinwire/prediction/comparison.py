@@ -1,14 +1,14 @@
-"""From rehearsals to a row for each method, which one to take and why, and how that changes with the rate. Pure."""
+"""From recordings to a row for each method, which one to take and why, and how that changes with the rate. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from thinwire.bench.methods import SALIENT
-from thinwire.forecast.rehearse import Rehearsal
-from thinwire.forecast.replay import replay
-from thinwire.forecast.wires import RATES, even
 from thinwire.links.cost import CostModel
+from thinwire.prediction.recording import Recording
+from thinwire.prediction.replay import replay
+from thinwire.prediction.wires import RATES, even
 
 MODEL = "replay"
 EXACT = "exact"
@@ -33,7 +33,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Prediction:
     """`rates`: seconds of an epoch by method at each rate, were all links alike."""
 
     rows: list[Row]
@@ -51,9 +51,9 @@ class Forecast:
         }
 
 
-def forecast(rehearsals: Sequence[Rehearsal], cost: CostModel, *, cores: int | None, chart: bool = True) -> Forecast:
+def predict(recordings: Sequence[Recording], cost: CostModel, *, cores: int | None, chart: bool = True) -> Prediction:
     """On these wires; `cores` that all ranks share, None: each has its own."""
-    seconds = {each.method: epoch_s(each, cost, cores) for each in rehearsals}
+    seconds = {each.method: epoch_s(each, cost, cores) for each in recordings}
     base = seconds[base_of(seconds)]
     nothing = even(cost.world_size, 1e15, 0.0)
     rows = [
@@ -65,26 +65,26 @@ def forecast(rehearsals: Sequence[Rehearsal], cost: CostModel, *, cores: int | N
             base / seconds[each.method],
             max(0.0, 1 - epoch_s(each, nothing, cores) / seconds[each.method]),
         )
-        for each in rehearsals
+        for each in recordings
     ]
     rates = {}
     if chart:
         for rate, bits_per_s in RATES.items():
             wires = even(cost.world_size, bits_per_s)
-            rates[rate] = {each.method: epoch_s(each, wires, cores) for each in rehearsals}
+            rates[rate] = {each.method: epoch_s(each, wires, cores) for each in recordings}
     # One rank sends nothing: what differs is noise.
     recommended = EXACT if cost.world_size == 1 and EXACT in seconds else choose(seconds)
     exact = next((row for row in rows if row.method == EXACT), None)
     if exact is not None and exact.waits < IDLE and exact.epoch_s < WORTH * seconds[recommended]:
         recommended = EXACT
-    return Forecast(rows, recommended, _why(rows, recommended), rates)
+    return Prediction(rows, recommended, _why(rows, recommended), rates)
 
 
-def epoch_s(rehearsal: Rehearsal, cost: CostModel, cores: int | None) -> float:
+def epoch_s(recording: Recording, cost: CostModel, cores: int | None) -> float:
     """In the mean of many epochs."""
-    every = replay(rehearsal.scripts, cost, cores=cores)
-    weighed = sum(seconds * weight for seconds, weight in zip(every, rehearsal.weights, strict=True))
-    return weighed / sum(rehearsal.weights) + rehearsal.more_s
+    every = replay(recording.scripts, cost, cores=cores)
+    weighed = sum(seconds * weight for seconds, weight in zip(every, recording.weights, strict=True))
+    return weighed / sum(recording.weights) + recording.more_s
 
 
 def base_of(seconds: Mapping[str, float]) -> str:

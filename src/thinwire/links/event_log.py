@@ -36,7 +36,7 @@ class Moment:
         return Moment(time.perf_counter(), threading.get_ident(), time.thread_time())
 
 
-class Diary:
+class EventLog:
     """Entries in the order of posting."""
 
     def __init__(self) -> None:

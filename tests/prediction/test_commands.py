@@ -39,13 +39,13 @@ def test_every_method_is_foretold_and_one_recommended(tmp_path: Path) -> None:
     assert "recommended: thinwire train --method sylvie" in done.stdout
 
 
-def test_auto_follows_the_forecast_and_goes_on_with_what_it_chose(tmp_path: Path) -> None:
+def test_auto_follows_the_prediction_and_goes_on_with_what_it_chose(tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["train", *MODEL, "--method", "auto", "--out", str(out), "--checkpoint-every", "1"]
     done = called(*words, "--epochs", "3")
     assert done.returncode == 0, done.stderr
     plan = json.loads((out / "plan.json").read_text())
-    chosen = plan["forecast"]["recommended"]
+    chosen = plan["prediction"]["recommended"]
     assert chosen.split()[0] == plan["plan"]["method"]
     if chosen.startswith("sylvie"):
         assert plan["plan"]["staleness"] == (0 if "0" in chosen else 1)
@@ -54,7 +54,7 @@ def test_auto_follows_the_forecast_and_goes_on_with_what_it_chose(tmp_path: Path
     again = called(*words, "--epochs", "4", "--resume")
     assert again.returncode == 0, again.stderr
     assert "--method auto:" not in again.stdout
-    assert json.loads((out / "plan.json").read_text())["forecast"] == plan["forecast"]
+    assert json.loads((out / "plan.json").read_text())["prediction"] == plan["prediction"]
     assert len((out / "events.jsonl").read_text().splitlines()) == 4
 
 

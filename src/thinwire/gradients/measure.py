@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from thinwire.gradients import agree
+from thinwire.gradients import columns
 from thinwire.gradients.algorithms import algorithm
 from thinwire.gradients.costs import Affine, CodecCost
 from thinwire.gradients.group import Group
@@ -58,19 +58,19 @@ def _times(spec: str, sizes: Sequence[int], door: Door, device: torch.device) ->
     total = torch.zeros_like(gradient)
     other = torch.zeros(COLD_BYTES, dtype=torch.uint8, device=device)
 
-    def rehearsed() -> list[float]:
+    def timed() -> list[float]:
         other.add_(1)
-        return group.rehearse(gradient, total, clock_of(device))
+        return group.time_codec(gradient, total, clock_of(device))
 
     # As many on all ranks, by what the first few have taken.
-    [once_s] = agree.usual(door, [[sum(rehearsed())] for _ in range(3)])
+    [once_s] = columns.medians(door, [[sum(timed())] for _ in range(3)])
     count = max(1, min(MOST_IN_BLOCK, int(BLOCK_S / max(once_s, 1e-6))))
     rows = []
     for _ in range(BLOCKS):
-        agree.meet(door)
-        block = [rehearsed() for _ in range(count)]
+        door.barrier(channel=columns.CHANNEL)
+        block = [timed() for _ in range(count)]
         rows.append([statistics.fmean(column) for column in zip(*block, strict=True)])
-    return agree.usual(door, rows)
+    return columns.medians(door, rows)
 
 
 def _affine(own: Sequence[int], one_s: float, long_s: float, own_s: float) -> Affine:

@@ -20,15 +20,15 @@ from thinwire.report.figure import (
 from thinwire.report.records import Run
 from thinwire.report.units import NOTHING, bytes_text, seconds_text
 
-# Of what is foretold, what a chart of bytes may show, the closest first.
+# Of what is predicted, what a chart of bytes may show, the closest first.
 SIZES = ("halo_bytes", "bytes")
 WORDS = {"halo_bytes": "halo bytes an epoch", "bytes": "bytes an epoch", "remote_rows": "rows fetched an epoch"}
 
 
-def foretold(runs: Sequence[Run]) -> Section:
+def predicted(runs: Sequence[Run]) -> Section:
     return Section(
         "Predicted beside measured",
-        "Solid: measured. Dotted: what was foretold for the same epoch, before it began. The table has medians.",
+        "Solid: measured. Dotted: what was predicted for the same epoch, before it began. The table has medians.",
         (_seconds(runs), _sizes(runs)),
         comparison(runs),
     )
@@ -43,7 +43,7 @@ def comparison(runs: Sequence[Run]) -> Table | None:
             predicted, measured = (statistics.median(values) for values in zip(*both, strict=True))
             rows.append(_row(run, "seconds an epoch", seconds_text, predicted, measured))
         for name, words in WORDS.items():
-            sizes = [epoch.foretold[name] for epoch in run.steady if name in epoch.foretold]
+            sizes = [epoch.predicted[name] for epoch in run.steady if name in epoch.predicted]
             if sizes:
                 predicted, measured = (statistics.median(values) for values in zip(*sizes, strict=True))
                 rows.append(_row(run, words, _count if name == "remote_rows" else bytes_text, predicted, measured))
@@ -52,11 +52,11 @@ def comparison(runs: Sequence[Run]) -> Table | None:
 
 
 def _planned(run: Run) -> list[tuple[str, ...]]:
-    """The line of the forecast that the run then followed."""
+    """The line of the prediction that the run then followed."""
     found = []
-    for row in run.forecast.rows if run.forecast else ():
+    for row in run.prediction.rows if run.prediction else ():
         seconds, size = run.median("seconds"), run.median("bytes")
-        if row.method == run.foretold_as and seconds:
+        if row.method == run.predicted_as and seconds:
             found.append(_row(run, "seconds an epoch, planned", seconds_text, row.epoch_s, seconds))
             if row.bytes_per_epoch and size:
                 found.append(_row(run, "bytes an epoch, planned", bytes_text, row.bytes_per_epoch, size))
@@ -80,7 +80,7 @@ def _seconds(runs: Sequence[Run]) -> Chart:
     ]
     note = without(
         [run for run in runs if not any(e.predicted_s for e in run.epochs)],
-        "their seconds were not foretold epoch by epoch",
+        "their seconds were not predicted epoch by epoch",
     )
     if not shown:
         return Chart("predicted-seconds", "seconds", None, note)
@@ -95,13 +95,13 @@ def _seconds(runs: Sequence[Run]) -> Chart:
 def _sizes(runs: Sequence[Run]) -> Chart:
     shown = []
     for number, run in enumerate(runs):
-        name = next((each for each in SIZES if any(each in epoch.foretold for epoch in run.epochs)), None)
+        name = next((each for each in SIZES if any(each in epoch.predicted for epoch in run.epochs)), None)
         if name is not None:
-            own = [epoch for epoch in run.epochs if name in epoch.foretold and (epoch.number or len(run.epochs) == 1)]
-            shown.append((number, [(epoch.number + 1, *epoch.foretold[name]) for epoch in own]))
+            own = [epoch for epoch in run.epochs if name in epoch.predicted and (epoch.number or len(run.epochs) == 1)]
+            shown.append((number, [(epoch.number + 1, *epoch.predicted[name]) for epoch in own]))
     drawn = [number for number, _ in shown]
     rest = [run for number, run in enumerate(runs) if number not in drawn]
-    note = without(rest, "their bytes were not foretold epoch by epoch")
+    note = without(rest, "their bytes were not predicted epoch by epoch")
     if not any(rows for _, rows in shown):
         return Chart("predicted-bytes", "bytes", None, note)
     return Chart("predicted-bytes", "bytes", _lines(runs, shown, bytes_axis("bytes an epoch"), "B"), note)

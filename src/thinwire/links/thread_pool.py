@@ -9,7 +9,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 
-class Crew:
+class ThreadPool:
     """As many threads as there was ever work at a time."""
 
     def __init__(self) -> None:

@@ -12,20 +12,19 @@ import torch
 
 from thinwire import fullgraph
 from thinwire.bench import methods
-from thinwire.forecast.memory import peak_bytes, reset_peak
-from thinwire.forecast.script import Script, script, steadied
 from thinwire.launch import Member
 from thinwire.links import Door
 from thinwire.links.cost import CostModel
-from thinwire.links.diary import Diary, Moment
+from thinwire.links.event_log import EventLog, Moment
 from thinwire.links.exchange import LIMIT_S
-from thinwire.links.sketch import sketch
-from thinwire.links.telling import tell
+from thinwire.links.quick_probe import quick_probe
+from thinwire.prediction.memory import peak_bytes, reset_peak
+from thinwire.prediction.script import Script, script, steadied
 from thinwire.training.job import Job
 from thinwire.training.own_shard import own_shard
 from thinwire.training.run import Run
 
-CHANNEL = "rehearsal"
+CHANNEL = "recording"
 METHODS = ("exact", "pipe", "sylvie --staleness 0", "sylvie", "adaqp", "salient")
 MANY = 1 << 20  # epochs, more than there will be
 # Epochs before those that are noted, and of those.
@@ -33,7 +32,7 @@ WARM, NOTED = 2, 5
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class Recording:
     """One method's: every rank's script, and what an epoch counts in the mean of many."""
 
     method: str
@@ -44,7 +43,7 @@ class Rehearsal:
     more_s: float = 0.0  # an epoch, in the mean: choosing bits
 
 
-def rehearse(
+def record(
     member: Member,
     names: Sequence[str],
     settings: dict[str, Any],
@@ -52,7 +51,7 @@ def rehearse(
     shards: str,
     profile: str,
     limit_s: float = LIMIT_S,
-) -> tuple[list[Rehearsal], CostModel]:
+) -> tuple[list[Recording], CostModel]:
     """The same on every rank; and the wires between these ranks. `profile` is of the wires that there will be."""
     jobs = {
         name: replace(methods.job_of(name, settings, seed), shards=shards, profile=profile, epochs=MANY)
@@ -64,37 +63,37 @@ def rehearse(
         for name, job in jobs.items():
             reset_peak()
             run = methods.run_of(job, shard, door, manifest)
-            found.append(_rehearsed(name, job, run, door))
+            found.append(_recorded(name, job, run, door))
             del run
             gc.collect()  # models and their hooks know each other; the next one's memory is its own
-        return found, sketch(door, shard.x.device)
+        return found, quick_probe(door, shard.x.device)
 
 
-def _rehearsed(name: str, job: Job[Any], run: Run, door: Door) -> Rehearsal:
+def _recorded(name: str, job: Job[Any], run: Run, door: Door) -> Recording:
     # A pipeline of batches is empty at first and runs dry at the end.
     first, weights = 0, [0.0, 1.0, 1.0, 0.0]
     if isinstance(job.plan, fullgraph.Plan):
         first, weights = window(job.plan)
-        run.places.restore(first - 1, {})  # type: ignore[attr-defined]
+        run.distributed.restore(first - 1, {})  # type: ignore[attr-defined]
     before = WARM + (job.plan.mean_age if getattr(job.plan, "adapts", False) else 0)
     run.horizon = first + before + len(weights)
     for epoch in range(first, first + before):
         run.step(epoch)
-    door.told(torch.zeros(1), channel=CHANNEL)  # all begin together
+    door.barrier(channel=CHANNEL)  # all begin together
     door.books.take()
-    busy_s, diary = time.process_time(), Diary()
-    door.books.diary = diary
+    busy_s, event_log = time.process_time(), EventLog()
+    door.books.event_log = event_log
     ends = []
     for epoch in range(first + before, first + before + len(weights)):
         run.step(epoch)
         ends.append(Moment.now())
     run.settle()
-    door.books.diary = None
+    door.books.event_log = None
     sent = sum(book.bytes_sent for book in door.books.take().values())
-    beside_s = max(0.0, time.process_time() - busy_s - (time.thread_time() - diary.begun.computed_s))
-    own = steadied(script(diary, ends, by_wall=torch.get_num_threads() > 1, beside_s=beside_s / max(1, sent)))
-    told = tell(door, [own.to_json(), _bytes(own, weights), peak_bytes(), _assign_s(run)], channel=CHANNEL)
-    return Rehearsal(
+    beside_s = max(0.0, time.process_time() - busy_s - (time.thread_time() - event_log.begun.computed_s))
+    own = steadied(script(event_log, ends, by_wall=torch.get_num_threads() > 1, beside_s=beside_s / max(1, sent)))
+    told = door.gather_json([own.to_json(), _bytes(own, weights), peak_bytes(), _assign_s(run)], channel=CHANNEL)
+    return Recording(
         name,
         [Script.from_json(each[0]) for each in told],
         weights,
@@ -147,7 +146,7 @@ def _bytes(own: Script, weights: Sequence[float]) -> int:
 
 def _assign_s(run: Run) -> float:
     """What choosing bits took, spread over the epochs that it is for."""
-    records = run.places.assigner.records if hasattr(run, "places") else []
+    records = run.distributed.assigner.records if hasattr(run, "distributed") else []
     return sum(each["assign_s"] + each["trace_s"] for each in records) / max(
         1, getattr(run.job.plan, "assign_every", 1)
     )

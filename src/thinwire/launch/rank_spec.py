@@ -13,7 +13,7 @@ TORCHRUN_WORDS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_POR
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankSpec:
     """One rank's place in a run, known before the rank exists."""
 
     rank: int
@@ -29,23 +29,23 @@ class Seat:
 
 @dataclass(frozen=True)
 class Member:
-    """What a rank's function is given: its seat, the store that all ranks share, and the device to compute on."""
+    """What a rank's function is given: its rank spec, the store that all ranks share, and the device to compute on."""
 
-    seat: Seat
+    rank_spec: RankSpec
     store: "dist.Store"
     device: "torch.device"
 
     @property
     def rank(self) -> int:
-        return self.seat.rank
+        return self.rank_spec.rank
 
     @property
     def world_size(self) -> int:
-        return self.seat.world_size
+        return self.rank_spec.world_size
 
 
-def seat_from_torchrun(environment: Mapping[str, str] = os.environ) -> Seat | None:
-    """The seat that torchrun, or whatever speaks its words, gave this process; None where nobody did."""
+def rank_spec_from_torchrun(environment: Mapping[str, str] = os.environ) -> RankSpec | None:
+    """The rank that torchrun, or whatever sets its variables, has given this process; None where nobody did."""
     if "RANK" not in environment:
         return None
     missing = [word for word in TORCHRUN_WORDS if word not in environment]
@@ -54,7 +54,7 @@ def seat_from_torchrun(environment: Mapping[str, str] = os.environ) -> Seat | No
             f"the environment has RANK but not {', '.join(missing)}; start with torchrun, which sets them all, "
             "or unset RANK to let thinwire start its own ranks"
         )
-    return Seat(
+    return RankSpec(
         rank=int(environment["RANK"]),
         world_size=int(environment["WORLD_SIZE"]),
         local_rank=int(environment["LOCAL_RANK"]),

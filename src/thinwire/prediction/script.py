@@ -1,4 +1,4 @@
-"""What a rank does in an epoch, without its waits: compute so long, post this, wait for that. From a diary. Pure."""
+"""What a rank does in an epoch, without its waits: compute so long, post this, wait for that. From an event log."""
 
 import statistics
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from thinwire.links.diary import Diary, Entry, Moment
+from thinwire.links.event_log import Entry, EventLog, Moment
 
 COMPUTE, POST, WAIT = "compute", "post", "wait"
 Step = tuple[str, float, str]  # COMPUTE, seconds, ""; or POST or WAIT, 0, an operation
@@ -42,17 +42,17 @@ class Script:
         return Script(epochs, operations, content["beside_s"])
 
 
-def script(diary: Diary, ends: Sequence[Moment], *, by_wall: bool, beside_s: float) -> Script:
-    """`ends` are the epochs' ends, on the diary's own thread; only what that thread did is steps.
+def script(event_log: EventLog, ends: Sequence[Moment], *, by_wall: bool, beside_s: float) -> Script:
+    """`ends` are the epochs' ends, on the event_log's own thread; only what that thread did is steps.
 
     Between steps counts what the thread computed, since it may have shared its core; `by_wall` where several threads
     compute at a time, which the thread's own clock does not see.
     """
-    thread = diary.begun.thread
+    thread = event_log.begun.thread
     operations: dict[str, Operation] = {}
     turns: Counter[str] = Counter()
     marks: list[tuple[float, str, str, Moment, Moment]] = []
-    for entry in diary.entries:
+    for entry in event_log.entries:
         name = _name(entry, turns)
         operations[name] = Operation(entry.kind, entry.bytes_to)
         if entry.posted.thread == thread:
@@ -60,7 +60,7 @@ def script(diary: Diary, ends: Sequence[Moment], *, by_wall: bool, beside_s: flo
         marks += [(begun.at_s, WAIT, name, begun, end) for begun, end in entry.waits if begun.thread == thread]
     marks.sort(key=lambda mark: mark[0])
     epochs: list[list[Step]] = []
-    last, upcoming = diary.begun, iter(marks)
+    last, upcoming = event_log.begun, iter(marks)
     mark = next(upcoming, None)
     for end in ends:
         steps: list[Step] = []

@@ -1,59 +1,59 @@
-"""The forecast of every method beside what came of those that were run, and on links of other rates."""
+"""The prediction of every method beside what came of those that were run, and on links of other rates."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from thinwire.report.figure import Chart, Section, axis, colour, layout, log_axis, plain, seconds_axis, without
-from thinwire.report.records import Forecast, Run
+from thinwire.report.records import Prediction, Run
 from thinwire.report.units import seconds_text
 
 
-def forecasts(runs: Sequence[Run]) -> Section:
+def predictions(runs: Sequence[Run]) -> Section:
     """What each method was said to cost before training, and what those that were run did cost."""
-    planned = [(number, run, run.forecast) for number, run in enumerate(runs) if run.forecast is not None]
+    planned = [(number, run, run.prediction) for number, run in enumerate(runs) if run.prediction is not None]
     charts = []
-    for number, run, forecast in planned:
-        if forecast.rows:
-            charts.append(_methods(runs, number, run, forecast))
-        if forecast.rates:
-            charts.append(_rates(runs, number, run, forecast))
-    note = without([run for run in runs if run.forecast is None], "they were not planned with `--method auto`")
+    for number, run, prediction in planned:
+        if prediction.rows:
+            charts.append(_methods(runs, number, run, prediction))
+        if prediction.rates:
+            charts.append(_rates(runs, number, run, prediction))
+    note = without([run for run in runs if run.prediction is None], "they were not planned with `--method auto`")
     if note:
-        charts.append(Chart("forecast", "", None, note))
+        charts.append(Chart("prediction", "", None, note))
     return Section(
-        "Forecast of all methods",
-        "Bars: seconds an epoch that planning foretold. Diamonds: the median of runs shown here by that method, on the "
-        "same data and as many ranks.",
+        "Prediction of all methods",
+        "Bars: predicted seconds an epoch. Diamonds: the median of runs shown here by that method, on the same data "
+        "and as many ranks.",
         tuple(charts),
     )
 
 
-def _methods(runs: Sequence[Run], number: int, run: Run, forecast: Forecast) -> Chart:
-    names = [plain(row.method) for row in forecast.rows]
-    mine = [row.method == forecast.recommended for row in forecast.rows]
+def _methods(runs: Sequence[Run], number: int, run: Run, prediction: Prediction) -> Chart:
+    names = [plain(row.method) for row in prediction.rows]
+    mine = [row.method == prediction.recommended for row in prediction.rows]
     traces: list[dict[str, Any]] = [
         {
             "type": "bar",
-            "name": "foretold",
+            "name": "predicted",
             "x": names,
-            "y": [row.epoch_s for row in forecast.rows],
+            "y": [row.epoch_s for row in prediction.rows],
             "marker": {"color": ["var(--chosen)" if chosen else "var(--rest)" for chosen in mine]},
-            "text": [seconds_text(row.epoch_s) for row in forecast.rows],
+            "text": [seconds_text(row.epoch_s) for row in prediction.rows],
             "textposition": "inside",
             "insidetextanchor": "start",
             "textangle": 0,
-            "hovertemplate": "foretold %{y:.3~s}s",
+            "hovertemplate": "predicted %{y:.3~s}s",
         }
     ]
     for other_number, other in enumerate(runs):
         seconds = other.median("seconds")
-        if seconds and other.foretold_as in [row.method for row in forecast.rows] and _alike(run, other):
+        if seconds and other.predicted_as in [row.method for row in prediction.rows] and _alike(run, other):
             traces.append(
                 {
                     "type": "scatter",
                     "mode": "markers",
                     "name": f"{plain(other.label)}, measured",
-                    "x": [plain(other.foretold_as)],
+                    "x": [plain(other.predicted_as)],
                     "y": [seconds],
                     "marker": {
                         "color": colour(other_number),
@@ -67,21 +67,21 @@ def _methods(runs: Sequence[Run], number: int, run: Run, forecast: Forecast) -> 
     largest = max(value for trace in traces for value in trace["y"])
     across = axis(type="category", showgrid=False)
     drawn = layout(xaxis=across, yaxis=seconds_axis("seconds an epoch", largest), showlegend=True)
-    title = f"{run.label}: {forecast.recommended} was recommended" if forecast.recommended else run.label
-    return Chart(f"forecast-{number}", title, {"data": traces, "layout": drawn})
+    title = f"{run.label}: {prediction.recommended} was recommended" if prediction.recommended else run.label
+    return Chart(f"prediction-{number}", title, {"data": traces, "layout": drawn})
 
 
 def _alike(run: Run, other: Run) -> bool:
     return all(run.facts.get(name) == other.facts.get(name) for name in ("data", "world_size"))
 
 
-def _rates(runs: Sequence[Run], number: int, run: Run, forecast: Forecast) -> Chart:
-    methods = list(dict.fromkeys(method for rate in forecast.rates for method in rate.epoch_s))
+def _rates(runs: Sequence[Run], number: int, run: Run, prediction: Prediction) -> Chart:
+    methods = list(dict.fromkeys(method for rate in prediction.rates for method in rate.epoch_s))
     traces = []
     for place, method in enumerate(methods):
-        points = sorted((rate.bits_per_s, rate.epoch_s[method]) for rate in forecast.rates if method in rate.epoch_s)
+        points = sorted((rate.bits_per_s, rate.epoch_s[method]) for rate in prediction.rates if method in rate.epoch_s)
         # In the colour of the run that followed it, where there is one; else in one that no run has.
-        owners = [other for other, each in enumerate(runs) if each.foretold_as == method and _alike(run, each)]
+        owners = [other for other, each in enumerate(runs) if each.predicted_as == method and _alike(run, each)]
         style = {"color": colour(owners[0] if owners else len(runs) + place), "width": 2}
         traces.append(
             {
@@ -96,7 +96,7 @@ def _rates(runs: Sequence[Run], number: int, run: Run, forecast: Forecast) -> Ch
             }
         )
     across = axis("rate of each link", type="log", tickformat="~s", ticksuffix="bit/s", dtick=1)
-    every = [seconds for rate in forecast.rates for seconds in rate.epoch_s.values()]
+    every = [seconds for rate in prediction.rates for seconds in rate.epoch_s.values()]
     vertical = log_axis("seconds an epoch", every, _tick)
     drawn = layout(xaxis=across, yaxis=vertical, showlegend=True)
     return Chart(f"rates-{number}", f"{run.label}: on other links", {"data": traces, "layout": drawn})

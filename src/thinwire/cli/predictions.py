@@ -1,4 +1,4 @@
-"""How forecasts look on a terminal: a table of methods, and how it changes with the rate."""
+"""How predictions look on a terminal: a table of methods, and how it changes with the rate."""
 
 from __future__ import annotations  # a case's result, of which only `bench` imports the rest
 
@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from thinwire.forecast import Forecast
-from thinwire.forecast.forecast import base_of, comparable, is_sampled
+from thinwire.prediction import Prediction
+from thinwire.prediction.comparison import base_of, comparable, is_sampled
 
 if TYPE_CHECKING:
     from thinwire.bench.harness import CaseResult
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 BARS = " ▁▂▃▄▅▆▇█"
 
 
-def table(forecast: Forecast, title: str) -> Table:
+def table(prediction: Prediction, title: str) -> Table:
     """A row for each method; the recommended one stands out."""
-    shown = Table(title=escape(title), caption=forecast.why, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    shown = Table(
+        title=escape(title), caption=prediction.why, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
     shown.add_column("method", no_wrap=True)
     for heading in ("epoch", "speed-up", "waits", "MB/epoch", "GB/rank", "model"):
         shown.add_column(heading, justify="left" if heading == "model" else "right", no_wrap=True)
-    for row in forecast.rows:
-        is_best = row.method == forecast.recommended
+    for row in prediction.rows:
+        is_best = row.method == prediction.recommended
         shown.add_row(
             f"{row.method} *" if is_best else row.method,
             seconds(row.epoch_s),
@@ -40,7 +42,7 @@ def table(forecast: Forecast, title: str) -> Table:
     return shown
 
 
-def chart(forecast: Forecast) -> Table:
+def chart(prediction: Prediction) -> Table:
     """Speed-up over exact at each rate, as a bar (full: the best there) and a number; the best of a rate is green."""
     shown = Table(
         title="speed-up by the rate of the links",
@@ -50,11 +52,11 @@ def chart(forecast: Forecast) -> Table:
         pad_edge=False,
     )
     shown.add_column("method", no_wrap=True)
-    for rate in forecast.rates:
+    for rate in prediction.rates:
         shown.add_column(rate.replace("bit", ""), justify="right", no_wrap=True)
-    for row in forecast.rows:
+    for row in prediction.rows:
         cells = []
-        for seconds_of in forecast.rates.values():
+        for seconds_of in prediction.rates.values():
             best = min(comparable(seconds_of).values())
             own = seconds_of[row.method]
             bar = BARS[round(min(1.0, best / own) * (len(BARS) - 1))]

@@ -8,8 +8,8 @@ backs, shares the cores, where ranks have one machine; ranks on machines of thei
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from thinwire.forecast.script import COMPUTE, POST, Script
 from thinwire.links.cost import CostModel
+from thinwire.prediction.script import COMPUTE, POST, Script
 
 NEVER = float("inf")
 CLOSE_S = 1e-12

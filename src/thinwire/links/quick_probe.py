@@ -11,7 +11,7 @@ import torch
 from thinwire.links.cost import KINDS, CostModel, Hinge, Link
 from thinwire.links.exchange import Door
 
-CHANNEL = "sketch"
+CHANNEL = "quick probe"
 # Sizes grow fourfold until the fastest pair of a round takes long enough to tell, or the slowest one too long.
 FIRST_BYTES = 64 << 10
 LAST_BYTES = 16 << 20
@@ -20,10 +20,10 @@ PATIENCE_S = 0.3
 REPEATS = 3
 
 
-def sketch(door: Door, device: torch.device) -> CostModel:
+def quick_probe(door: Door, device: torch.device) -> CostModel:
     """Messages start and end on this device."""
     n = door.world_size
-    floor_s = _gathered(door, _small_exchange_s(door, device)).max().item() if n > 1 else 0.0
+    floor_s = door.gather(_small_exchange_s(door, device), channel=CHANNEL).max().item() if n > 1 else 0.0
     links = {}
     for distance in range(1, n):
         pairs = {src: (src + distance) % n for src in range(n)}
@@ -55,7 +55,7 @@ def _round_s(door: Door, pairs: Mapping[int, int], device: torch.device, size: i
     source = next((src for src, dst in pairs.items() if dst == door.rank), None)
     own = []
     for _ in range(REPEATS):
-        _gathered(door, 0.0)  # all begin together
+        door.barrier(channel=CHANNEL)  # all begin together
         received = None if source is None else door.receive(size, source, channel=CHANNEL, device=device)
         sent = None
         if target is not None:
@@ -65,7 +65,7 @@ def _round_s(door: Door, pairs: Mapping[int, int], device: torch.device, size: i
             own.append(received.seconds)
         if sent is not None:
             sent.wait()
-    return _gathered(door, min(own, default=0.0))[list(pairs.values())]
+    return door.gather(min(own, default=0.0), channel=CHANNEL)[list(pairs.values())]
 
 
 def _small_exchange_s(door: Door, device: torch.device) -> float:
@@ -76,8 +76,3 @@ def _small_exchange_s(door: Door, device: torch.device) -> float:
         transfer.wait()
         taken.append(transfer.seconds)
     return statistics.median(taken)
-
-
-def _gathered(door: Door, value: float) -> torch.Tensor:
-    """Everybody's."""
-    return door.told(torch.tensor([value], dtype=torch.float64), channel=CHANNEL).squeeze(1)

@@ -4,7 +4,7 @@ A rank is lost when its connection broke and its signs stop; when its signs stop
 stays behind for that long, alive, at an operation that others wait in. One that is loading may take its time, and be
 silent for longer, since loading may hold up the thread that gives its signs. Whoever finds out first writes it to the
 store, so that all ranks, also those that share no connection with the lost one, stop with the same words. Only the
-pulse's own thread speaks with the store: it may not answer, and nobody who waits for ranks should wait for it.
+heartbeat's own thread speaks with the store: it may not answer, and nobody who waits for ranks should wait for it.
 """
 
 import threading
@@ -88,7 +88,7 @@ class Waiting:
         return counts.operations < self.operation
 
 
-class Pulse:
+class Heartbeat:
     """This rank's heartbeat and its ear for the others'."""
 
     def __init__(self, store: dist.Store, *, rank: int, ranks: Sequence[int], limit_s: float) -> None:
@@ -114,7 +114,7 @@ class Pulse:
         # A key that does not exist would block who reads it: everybody makes everybody's.
         for peer in range(world_size):
             store.compare_set(_key(peer), "", f"0 {HERE} {nothing.text()}")
-        self._thread = threading.Thread(target=self._run, name="thinwire-pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="thinwire-heartbeat", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -282,4 +282,4 @@ class Pulse:
 
 
 def _key(rank: int) -> str:
-    return f"pulse/{rank}"
+    return f"heartbeat/{rank}"

@@ -1,4 +1,4 @@
-"""Workload `predict`: what was forecast, and then what is measured, at several rates of the same emulated hosts."""
+"""Workload `predict`: what was predicted, and then what is measured, at several rates of the same emulated hosts."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -9,10 +9,10 @@ from thinwire import artifacts, launch
 from thinwire.bench import fullgraph, harness
 from thinwire.bench.case import Case
 from thinwire.bench.harness import CaseResult, MethodRow
-from thinwire.forecast.forecast import Forecast, forecast
-from thinwire.forecast.rehearse import rehearse
-from thinwire.forecast.wires import even
 from thinwire.launch.lab import parse_rate
+from thinwire.prediction.comparison import Prediction, predict
+from thinwire.prediction.recording import record
+from thinwire.prediction.wires import even
 from thinwire.scratch import scratch_folder
 from thinwire.training import machine
 
@@ -35,10 +35,10 @@ def rates_of(case: Case) -> list[str]:
 
 
 def run(case: Case, *, on_progress: Callable[[float, str], None] = lambda share, what: None) -> CaseResult:
-    """One rehearsal on this machine, then a lab for each rate. Rows are methods at rates."""
+    """One recording of each method on this machine, then a lab for each rate. Rows are methods at rates."""
     rates = rates_of(case)
-    on_progress(0.0, "rehearsal")
-    forecasts = _forecasts(case, rates)
+    on_progress(0.0, "a few epochs of each method here")
+    predictions = _predictions(case, rates)
     rows: list[MethodRow] = []
     failed = None
     for number, rate in enumerate(rates):
@@ -49,20 +49,20 @@ def run(case: Case, *, on_progress: Callable[[float, str], None] = lambda share,
 
         there = replace(case, workload="fullgraph", rate=rate, settings=_without_rates(case.settings))
         result = harness.run(there, on_progress=told)
-        rows += beside(result.rows, forecasts[rate], rate)
+        rows += beside(result.rows, predictions[rate], rate)
         failed = failed or result.failed
     return CaseResult(case, rows, failed)
 
 
-def beside(measured: Sequence[MethodRow], foretold: Forecast, rate: str) -> list[MethodRow]:
-    """Each measured row with what was foretold of it, and what the recommended one loses to the best. Pure."""
-    predicted = {row.method: row.epoch_s for row in foretold.rows}
+def beside(measured: Sequence[MethodRow], prediction: Prediction, rate: str) -> list[MethodRow]:
+    """Each measured row with what was predicted of it, and what the recommended one loses to the best. Pure."""
+    predicted = {row.method: row.epoch_s for row in prediction.rows}
     seconds = {row.method: row.seconds_median for row in measured}
     least = min(seconds.values(), default=float("nan"))
     found = []
     for row in measured:
         more: dict[str, Any] = {**(row.more or {}), "at": rate, "predicted_s": predicted[row.method]}
-        if row.method == foretold.recommended:
+        if row.method == prediction.recommended:
             more["recommended_over_best"] = row.seconds_median / least
         found.append(replace(row, method=f"{row.method} at {rate}", more=more))
     return found
@@ -74,7 +74,7 @@ def errors(rows: Sequence[MethodRow]) -> tuple[float, float]:
     return (statistics.median(off), max(off)) if off else (float("nan"), float("nan"))
 
 
-def _forecasts(case: Case, rates: Sequence[str]) -> dict[str, Forecast]:
+def _predictions(case: Case, rates: Sequence[str]) -> dict[str, Prediction]:
     ranks = case.hosts * case.ranks_per_host
     with scratch_folder("predict") as folder:
         fullgraph.set_up(case, folder)
@@ -89,9 +89,9 @@ def _forecasts(case: Case, rates: Sequence[str]) -> dict[str, Forecast]:
             str(profile),
             case.limit_s,
         )
-        found, _ = launch.run(rehearse, *arguments, workers=ranks)[0]
+        found, _ = launch.run(record, *arguments, workers=ranks)[0]
     cores = machine.cores()  # emulated hosts share this machine's
-    return {rate: forecast(found, even(ranks, parse_rate(rate)), cores=cores, chart=False) for rate in rates}
+    return {rate: predict(found, even(ranks, parse_rate(rate)), cores=cores, chart=False) for rate in rates}
 
 
 def _without_rates(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from thinwire.forecast.replay import replay
-from thinwire.forecast.script import COMPUTE, POST, WAIT, Operation, Script, steadied
-from thinwire.forecast.wires import even
 from thinwire.links.cost import CostModel
+from thinwire.prediction.replay import replay
+from thinwire.prediction.script import COMPUTE, POST, WAIT, Operation, Script, steadied
+from thinwire.prediction.wires import even
 
 MB = 1_000_000
 

@@ -1,4 +1,4 @@
-"""Which method is chosen and why; where a rehearsal begins; that scripts survive JSON."""
+"""Which method is chosen and why; where a recording begins; that scripts survive JSON."""
 
 import json
 
@@ -6,22 +6,22 @@ import pytest
 
 from thinwire import fullgraph
 from thinwire.bench.harness import MethodRow
-from thinwire.forecast import Rehearsal, even, forecast
-from thinwire.forecast.check import beside, errors
-from thinwire.forecast.forecast import choose
-from thinwire.forecast.rehearse import WARM, window
-from thinwire.forecast.script import COMPUTE, POST, WAIT, Operation, Script
+from thinwire.prediction import Recording, even, predict
+from thinwire.prediction.check import beside, errors
+from thinwire.prediction.comparison import choose
+from thinwire.prediction.recording import WARM, window
+from thinwire.prediction.script import COMPUTE, POST, WAIT, Operation, Script
 
 
-def rehearsal(method: str, compute_s: float, size: int, ranks: int = 2) -> Rehearsal:
+def recording(method: str, compute_s: float, size: int, ranks: int = 2) -> Recording:
     steps = [(COMPUTE, compute_s, ""), (POST, 0.0, "x"), (WAIT, 0.0, "x")]
     script = Script([steps], {"x": Operation("all_to_all", dict.fromkeys(range(ranks), size))}, 0.0)
-    return Rehearsal(method, [script] * ranks, [1.0], 2 * size, 1 << 20)
+    return Recording(method, [script] * ranks, [1.0], 2 * size, 1 << 20)
 
 
 def test_thin_messages_on_slow_wires_and_none_on_fast_ones() -> None:
-    both = [rehearsal("exact", 0.1, 10_000_000), rehearsal("sylvie", 0.12, 400_000)]
-    slow, fast = (forecast(both, even(2, rate), cores=None) for rate in (1e8, 1e11))
+    both = [recording("exact", 0.1, 10_000_000), recording("sylvie", 0.12, 400_000)]
+    slow, fast = (predict(both, even(2, rate), cores=None) for rate in (1e8, 1e11))
     assert slow.recommended == "sylvie"
     assert "exact waits" in slow.why
     assert fast.recommended == "exact"
@@ -42,24 +42,24 @@ def test_thin_messages_on_slow_wires_and_none_on_fast_ones() -> None:
 
 def test_where_exact_hardly_waits_little_is_not_worth_it() -> None:
     def chosen(seconds: float) -> str:
-        both = [rehearsal("exact", 0.1, 1000), rehearsal("pipe", seconds, 1000)]
-        return forecast(both, even(2, 1e11, 0.0), cores=None, chart=False).recommended
+        both = [recording("exact", 0.1, 1000), recording("pipe", seconds, 1000)]
+        return predict(both, even(2, 1e11, 0.0), cores=None, chart=False).recommended
 
     assert chosen(0.093) == "exact"
     assert chosen(0.08) == "pipe"
 
 
 def test_without_exact_the_first_is_the_measure() -> None:
-    both = [rehearsal("pipe", 0.1, 10_000_000), rehearsal("sylvie", 0.12, 400_000)]
-    found = forecast(both, even(2, 1e8), cores=None)
+    both = [recording("pipe", 0.1, 10_000_000), recording("sylvie", 0.12, 400_000)]
+    found = predict(both, even(2, 1e8), cores=None)
     assert (found.rows[0].speedup, found.recommended) == (1.0, "sylvie")
     assert "the fastest of these" in found.why
-    assert forecast([rehearsal("salient", 0.1, 9)], even(2, 1e8), cores=None).recommended == "salient"
+    assert predict([recording("salient", 0.1, 9)], even(2, 1e8), cores=None).recommended == "salient"
 
 
 def test_one_rank_has_nothing_to_send() -> None:
-    alone = [rehearsal("exact", 0.2, 0, ranks=1), rehearsal("sylvie", 0.1, 0, ranks=1)]
-    assert forecast(alone, even(1, 1e9), cores=None).recommended == "exact"
+    alone = [recording("exact", 0.2, 0, ranks=1), recording("sylvie", 0.1, 0, ranks=1)]
+    assert predict(alone, even(1, 1e9), cores=None).recommended == "exact"
 
 
 def test_of_about_equal_ones_the_gentlest_and_no_sampling() -> None:
@@ -102,17 +102,17 @@ def test_a_window_counts_every_kind_of_epoch_as_often_as_it_comes(plan: fullgrap
 
 
 def test_a_script_survives_json() -> None:
-    made = rehearsal("exact", 0.5, 7).scripts[0]
+    made = recording("exact", 0.5, 7).scripts[0]
     assert Script.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
-def test_measured_beside_foretold() -> None:
-    both = [rehearsal("exact", 0.1, 10_000_000), rehearsal("sylvie", 0.12, 400_000)]
-    foretold = forecast(both, even(2, 1e8), cores=None, chart=False)
+def test_measured_beside_predicted() -> None:
+    both = [recording("exact", 0.1, 10_000_000), recording("sylvie", 0.12, 400_000)]
+    predicted = predict(both, even(2, 1e8), cores=None, chart=False)
     measured = [MethodRow(name, seconds, 0, 0, 1, 0, 0, 1, {}) for name, seconds in (("exact", 0.1), ("sylvie", 0.2))]
-    rows = beside(measured, foretold, "100mbit")
+    rows = beside(measured, predicted, "100mbit")
     assert [row.method for row in rows] == ["exact at 100mbit", "sylvie at 100mbit"]
     assert (rows[1].more or {})["recommended_over_best"] == 2.0
     median, worst = errors(rows)
-    assert worst == pytest.approx(foretold.rows[0].epoch_s / 0.1 - 1)
+    assert worst == pytest.approx(predicted.rows[0].epoch_s / 0.1 - 1)
     assert median < worst
