@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from thinwire.report.given import by_number, number
 
 from tests.report import made
 from thinwire.report import read_runs
+from thinwire.report.json_values import by_number, number
 
 
 def test_a_complete_run(tmp_path: Path) -> None:

@@ -76,11 +76,11 @@ def prepare(door: Door, case: Case, folder: Path) -> list[Exchange]:
     run = Run(methods.job_of("adaqp", settings, case.seed), shard, door, manifest)
     for epoch in range(epochs):
         run.step(epoch)
-    return [_gathered(door, run, halo, wire) for halo in run.places.halos for wire in halo.wires() if wire.width]
+    return [_gathered(door, run, halo, wire) for halo in run.distributed.halos for wire in halo.wires() if wire.width]
 
 
 def _gathered(door: Door, run: Any, halo: Any, wire: Any) -> Exchange:
-    own = run.places.assigner.errors(halo, wire, BITS).contiguous()
+    own = run.distributed.assigner.errors(halo, wire, BITS).contiguous()
     counts = torch.zeros(door.world_size, door.world_size, dtype=torch.float64)
     counts[door.rank] = torch.tensor(wire.send_to, dtype=torch.float64)
     told = door.all_reduce(counts, channel="bench").wait().long()

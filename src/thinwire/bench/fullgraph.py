@@ -60,7 +60,7 @@ def units(method: str, settings: Mapping[str, Any]) -> int:
 
 def step(door: Door, method: str, prepared: dict[str, Any], case: Case, seed: int) -> dict[str, Any]:
     turns, epochs = prepared[method], units(method, case.settings)
-    records = turns.run.places.assigner.records
+    records = turns.run.distributed.assigner.records
     before = len(records)
     turns.take(epochs)
     if not records:
