@@ -10,7 +10,7 @@ from torch_geometric.nn import SAGEConv
 from thinwire import graphs, launch
 from thinwire.launch import Member
 from thinwire.links import Door
-from thinwire.minibatch import Loader, Plan, Topology
+from thinwire.minibatch import Loader, Salient, Topology
 
 
 class Net(torch.nn.Module):
@@ -30,7 +30,7 @@ def train(member: Member, folder: Path) -> float:
     model = DistributedDataParallel(Net(shard.x.shape[1], shard.num_classes))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     with Door(member.store) as door:
-        loader = Loader(shard, door, Plan(batch=256, fanouts=(10, 5), cache=0.2), Topology.read(folder))
+        loader = Loader(shard, door, Salient(batch=256, fanouts=(10, 5), cache=0.2), Topology.read(folder))
         for _ in range(5):
             for batch in loader:
                 optimizer.zero_grad()

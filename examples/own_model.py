@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch_geometric.nn import BatchNorm, GATv2Conv, JumpingKnowledge
 
 from thinwire import graphs, launch
-from thinwire.fullgraph import Plan, QHAdam, distribute
+from thinwire.fullgraph import METHODS, QHAdam, distribute
 from thinwire.links import Door
 
 EPOCHS = 30
@@ -47,11 +47,10 @@ def train(member: launch.Member, folder: str, method: str) -> None:
     used, tested = shard.split == graphs.TRAIN, shard.split == graphs.TEST
     with Door(member.store) as door:
         torch.manual_seed(0)
-        # The lines that make it distributed: the model, this rank's part of the graph, the way to the others, the plan.
-        plan = Plan(method)
-        model = distribute(Net(x.shape[1], shard.num_classes), shard, door, plan)
+        # The line that makes it distributed: the model, this rank's part, the way to the others, the method.
+        model = distribute(Net(x.shape[1], shard.num_classes), shard, door, method)
         # Gradients that are an epoch old want another momentum than fresh ones.
-        optimizer = (QHAdam if plan.may_be_stale else torch.optim.Adam)(model.parameters(), lr=0.01)
+        optimizer = (QHAdam if METHODS[method]().may_be_stale else torch.optim.Adam)(model.parameters(), lr=0.01)
         for epoch in range(EPOCHS):
             model.train()
             optimizer.zero_grad()
@@ -64,7 +63,7 @@ def train(member: launch.Member, folder: str, method: str) -> None:
                 total = door.all_reduce(loss.detach().clone().view(1), channel="loss").wait()
                 if member.rank == 0:
                     print(f"epoch {epoch + 1}: loss {float(total):.4f}", flush=True)
-        model.eval()  # messages are exact here, whatever the plan
+        model.eval()  # messages are exact here, whatever the method
         with torch.no_grad():
             right = model(x, shard.edge_index).argmax(1)[tested] == y[tested]
         counts = torch.tensor([right.sum(), len(right)], dtype=torch.float64)

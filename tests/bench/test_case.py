@@ -187,9 +187,9 @@ def test_the_score_reported_is_that_of_the_best_validation() -> None:
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        ("magic", "method is 'magic'"),
+        ("magic", "there is no method 'magic'"),
         ("sylvie --colour 3", "there is no --colour; give some of"),
-        ("sylvie --bits one", "--bits one; give int"),
+        ("sylvie --bits one", "--bits one; give one of 1, 2, 4, 8"),
         ("sylvie --bits", "--bits has no value"),
     ],
 )

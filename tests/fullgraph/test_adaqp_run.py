@@ -13,27 +13,31 @@ from tests.fullgraph import work
 from tests.fullgraph.work import Case
 from thinwire import graphs, launch
 from thinwire.codecs import Uniform, variances
-from thinwire.fullgraph import Plan
+from thinwire.fullgraph import METHODS, AdaQP, Exact, Sylvie
 from thinwire.fullgraph.aggregate import Adjacency
 from thinwire.fullgraph.curve import Curve
-from thinwire.fullgraph.plan import FIRST_BITS
+from thinwire.fullgraph.methods.adaqp import FIRST_BITS
 from thinwire.fullgraph.trace import Trace
 from thinwire.training.job import Job
+from thinwire.training.method import parse
 
 DATA = "synthetic:nodes=600,degree=10,classes=4,features=12,noise=2,label_noise=0"
-PLAN = Plan("adaqp", assign_every=4, sync_every=3)
+METHOD = AdaQP(assign_every=4, sync_every=3)
 
 
 def test_what_each_epoch_is_for() -> None:
-    plan = Plan("adaqp", assign_every=10, sync_every=6)
-    assert [epoch for epoch in range(30) if plan.assigns(epoch)] == [9, 19, 29]
-    assert [epoch for epoch in range(20) if plan.traces(epoch)] == [9, 19]
-    assert [epoch for epoch in range(20) if plan.remembers(epoch)] == [6, 16]  # 3 epochs before: the mean age
-    assert [epoch for epoch in range(20) if plan.refreshes(epoch)] == [0, 5, 10, 11, 17]
-    assert plan.refreshed_share(10) == 0.3
-    assert Plan("adaqp", assign_every=1).mean_age == Plan("adaqp", sync_every=1).mean_age == 0
-    for other in (Plan("exact"), Plan("sylvie"), Plan("adaqp", only="overlap")):
-        assert not any(other.assigns(epoch) or other.traces(epoch) for epoch in range(40))
+    adaqp = AdaQP(assign_every=10, sync_every=6)
+    assert [epoch for epoch in range(30) if adaqp.assigns(epoch)] == [9, 19, 29]
+    assert [epoch for epoch in range(20) if adaqp.traces(epoch)] == [9, 19]
+    assert [epoch for epoch in range(20) if adaqp.remembers(epoch)] == [6, 16]  # 3 epochs before: the mean age
+    assert [epoch for epoch in range(20) if adaqp.sends_all(epoch)] == [0, 5, 10, 11, 17]
+    assert adaqp.share_that_sends_all(10) == 0.3
+    assert AdaQP(assign_every=1).mean_age == AdaQP(sync_every=1).mean_age == 0
+    overlap = AdaQP(only="overlap")
+    assert not any(overlap.assigns(epoch) or overlap.traces(epoch) for epoch in range(40))
+    for other in (Exact(), Sylvie(), overlap):
+        assert not any(other.sends_all(epoch) for epoch in range(40))
+        assert other.trace() is None
 
 
 @pytest.mark.parametrize(
@@ -49,11 +53,11 @@ def test_what_each_epoch_is_for() -> None:
         ({"only": "x"}, "give one of"),
     ],
 )
-def test_bad_plans(wrong: dict[str, object], message: str) -> None:
+def test_what_adaqp_can_not_do(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Plan("adaqp", **wrong)  # type: ignore[arg-type]
+        AdaQP(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="2,4,8"):
-        Plan.parse_bits("2;4")
+        parse("adaqp --bits-choice 2;4", METHODS)
 
 
 def test_a_row_that_is_not_sent_stays_what_it_was_until_all_are() -> None:
@@ -85,8 +89,7 @@ def test_a_curve_is_the_best_there_is_where_its_steps_end() -> None:
 
 
 def test_traced_errors_are_what_decoding_adds() -> None:
-    plan = Plan("adaqp", assign_every=4, sync_every=4, bits_choice=(0, 1, 4, 32))
-    trace = Trace(plan)
+    trace = Trace(AdaQP(assign_every=4, sync_every=4, bits_choice=(0, 1, 4, 32)))
     early = torch.randn(5, 64)
     late = early + 0.1
     for epoch, rows in enumerate((early, early, late, late)):
@@ -111,16 +114,16 @@ def test_weights_of_messages_are_sums_over_the_rows_that_read_them() -> None:
 
 def test_assigned_obeyed_and_learnt() -> None:
     """Bytes are as predicted, to the byte; all ranks hold the same plan; overlap changes nothing but time."""
-    both = Case(DATA, "sage", epochs=12, plan=PLAN, lr=0.1, slow_rank=2)
+    both = Case(DATA, "sage", epochs=12, method=METHOD, lr=0.1, slow_rank=2)
     cases = [
         both,
-        replace(both, plan=replace(PLAN, only="quantize")),
-        Case(DATA, "sage", epochs=12, plan=Plan("adaqp", only="overlap"), lr=0.1),
-        Case(DATA, "sage", epochs=12, plan=Plan("exact"), lr=0.1),
-        Case(DATA, "gat", epochs=8, plan=PLAN, lr=0.1, slow_rank=2),
-        Case(DATA, "sage", epochs=8, plan=Plan("adaqp", assign_every=4, assign="hide"), lr=0.1),
-        Case(DATA, "sage", epochs=8, plan=Plan("adaqp", assign_every=4, assign="random"), lr=0.1),
-        Case(DATA, "sage", epochs=8, plan=Plan("adaqp", assign_every=4, bits_choice=(4,)), lr=0.1),
+        replace(both, method=replace(METHOD, only="quantize")),
+        Case(DATA, "sage", epochs=12, method=AdaQP(only="overlap"), lr=0.1),
+        Case(DATA, "sage", epochs=12, method=Exact(), lr=0.1),
+        Case(DATA, "gat", epochs=8, method=METHOD, lr=0.1, slow_rank=2),
+        Case(DATA, "sage", epochs=8, method=AdaQP(assign_every=4, assign="hide"), lr=0.1),
+        Case(DATA, "sage", epochs=8, method=AdaQP(assign_every=4, assign="random"), lr=0.1),
+        Case(DATA, "sage", epochs=8, method=AdaQP(assign_every=4, bits_choice=(4,)), lr=0.1),
     ]
     ranks = launch.run(work.on_shards, cases, workers=3)
     first = ranks[0]
@@ -161,7 +164,7 @@ def test_edges() -> None:
             kind,
             more,
             epochs=6,
-            plan=Plan("adaqp", assign_every=2, sync_every=2, assign=rule),
+            method=parse(f"adaqp --assign-every 2 --sync-every 2 --assign {rule}", METHODS),
             lr=0.1,
         )
         for kind, more, rule in (
@@ -185,7 +188,7 @@ def test_edges() -> None:
 
 
 def test_constant_rows_cost_nothing_and_get_the_fewest_bytes() -> None:
-    trace = Trace(Plan("adaqp", assign_every=1, bits_choice=(1, 4)))
+    trace = Trace(AdaQP(assign_every=1, bits_choice=(1, 4)))
     trace.going(torch.full((3, 20), 2.5), 0)
     errors = trace.errors((1, 4))
     assert torch.equal(errors, torch.zeros(3, 2))
@@ -194,7 +197,7 @@ def test_constant_rows_cost_nothing_and_get_the_fewest_bytes() -> None:
 
 
 def test_one_worker_has_nothing_to_assign() -> None:
-    (found,) = launch.run(work.on_shards, [Case(DATA, "sage", epochs=6, plan=PLAN)], workers=1)[0]
+    (found,) = launch.run(work.on_shards, [Case(DATA, "sage", epochs=6, method=METHOD)], workers=1)[0]
     exact = work.in_one(Case(DATA, "sage", epochs=6))[0]
     torch.testing.assert_close(found.losses, exact, rtol=1e-5, atol=0)
     assert not found.records
@@ -209,7 +212,7 @@ def test_resumed_in_the_middle_of_a_period_the_losses_are_the_same_bits(tmp_path
     assert cost is not None
     (tmp_path / "profile.json").write_text(json.dumps(cost.to_json()))
     whole = Job(
-        plan=Plan("adaqp", assign_every=6, sync_every=6),
+        method=AdaQP(assign_every=6, sync_every=6),
         data=DATA,
         shards=str(tmp_path / "shards"),
         hidden=16,
@@ -224,7 +227,7 @@ def test_resumed_in_the_middle_of_a_period_the_losses_are_the_same_bits(tmp_path
         first = replace(whole, epochs=stop, out=str(tmp_path / f"part{number}"))
         todo += [first, replace(first, epochs=22, resume=True)]
     # Without a profile the wires are measured, once: a checkpoint from before the first choice of bits has them.
-    own = replace(whole, profile="", out=str(tmp_path / "own"), plan=replace(whole.plan, assign_every=18))
+    own = replace(whole, profile="", out=str(tmp_path / "own"), method=AdaQP(assign_every=18, sync_every=6))
     todo += [own, replace(own, resume=True, resume_epoch="15")]
     *found, first, again = launch.run(work.jobs, todo, workers=2)[0]
     for part in found[1:]:

@@ -7,32 +7,40 @@ from tests.fullgraph import work
 from tests.fullgraph.work import Case
 from thinwire import launch
 from thinwire.codecs import Uniform
-from thinwire.fullgraph import Plan
+from thinwire.fullgraph import METHODS, Exact, Pipe, Sylvie
+from thinwire.training.method import parse
 
 DATA = "synthetic:nodes=600,degree=10,classes=4,features=12,noise=2,label_noise=0"
 
 
 def test_the_bounded_staleness_adaptor() -> None:
-    bounded = Plan("sylvie", sync_every=5)
+    bounded = Sylvie(sync_every=5)
     assert [epoch for epoch in range(12) if not bounded.is_stale(epoch)] == [0, 4, 9]
-    assert [epoch for epoch in range(12) if not Plan("pipe", sync_every=0).is_stale(epoch)] == [0]
-    assert not any(Plan("sylvie", staleness=0).is_stale(epoch) for epoch in range(12))
-    assert not any(Plan("sylvie", sync_every=1).is_stale(epoch) for epoch in range(12))
-    assert not any(Plan("exact").is_stale(epoch) for epoch in range(12))
+    assert [epoch for epoch in range(12) if not Pipe(sync_every=0).is_stale(epoch)] == [0]
+    assert not any(Sylvie(staleness=0).is_stale(epoch) for epoch in range(12))
+    assert not any(Sylvie(sync_every=1).is_stale(epoch) for epoch in range(12))
+    assert not any(Exact().is_stale(epoch) for epoch in range(12))
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("words", "message"),
     [
-        ({"method": "magic"}, "give one of exact, pipe, sylvie"),
-        ({"method": "sylvie", "bits": 3}, "bits"),
-        ({"staleness": 2}, "give 0"),
-        ({"sync_every": -1}, "give 0"),
+        ("magic", "give one of exact, pipe, sylvie"),
+        ("sylvie --bits 3", "--bits 3; give one of 1, 2, 4, 8"),
+        ("sylvie --staleness 2", "--staleness 2; give one of 0, 1"),
+        ("sylvie --sync-every -1", "sync_every is -1; give 0"),
+        ("pipe --sync-every -1", "sync_every is -1; give 0"),
     ],
 )
-def test_bad_plans(wrong: dict[str, object], message: str) -> None:
+def test_what_they_can_not_do(words: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Plan(**wrong)  # type: ignore[arg-type]
+        parse(words, METHODS)
+
+
+@pytest.mark.parametrize(("option", "value"), [("bits", 3), ("staleness", 2)])
+def test_choices_are_checked_in_python_too(option: str, value: int) -> None:
+    with pytest.raises(ValueError, match=f"{option} is {value}; give one of"):
+        Sylvie(**{option: value})  # type: ignore[arg-type]
 
 
 def test_a_stale_epoch_has_the_rows_of_the_one_before() -> None:
@@ -41,7 +49,7 @@ def test_a_stale_epoch_has_the_rows_of_the_one_before() -> None:
 
 
 def test_one_bit_crosses_in_its_exact_size_and_learns() -> None:
-    case = Case(DATA, "sage", epochs=40, plan=Plan("sylvie", staleness=0), lr=1.0)
+    case = Case(DATA, "sage", epochs=40, method=Sylvie(staleness=0), lr=1.0)
     results = [each[0] for each in launch.run(work.on_shards, [case], workers=2)]
     codec = Uniform(1)
     for found in results:
@@ -57,7 +65,7 @@ def test_one_bit_crosses_in_its_exact_size_and_learns() -> None:
 
 def test_runs_repeat_bit_for_bit_and_differ_by_seed() -> None:
     cases = [
-        Case(DATA, kind, "dropout", epochs=6, plan=Plan("sylvie", seed=seed), lr=0.5)
+        Case(DATA, kind, "dropout", epochs=6, method=Sylvie(), seed=seed, lr=0.5)
         for kind in ("gcn", "gat")
         for seed in (1, 1, 2)
     ]
@@ -70,8 +78,8 @@ def test_runs_repeat_bit_for_bit_and_differ_by_seed() -> None:
 
 
 def test_stale_float32_that_synchronises_always_is_exact() -> None:
-    plans = (Plan("exact"), Plan("pipe", sync_every=1), Plan("pipe", sync_every=0))
-    cases = [Case(DATA, kind, epochs=8, plan=plan, lr=0.5) for kind in ("sage", "gat") for plan in plans]
+    methods = (Exact(), Pipe(sync_every=1), Pipe(sync_every=0))
+    cases = [Case(DATA, kind, epochs=8, method=method, lr=0.5) for kind in ("sage", "gat") for method in methods]
     found = launch.run(work.on_shards, cases, workers=2)[1]
     for exact, pipe, stale in (found[:3], found[3:]):
         assert torch.equal(exact.losses, pipe.losses)

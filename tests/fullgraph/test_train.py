@@ -17,7 +17,7 @@ import torch
 from tests.dist.test_lab import needs_lab
 from thinwire import graphs
 from thinwire.cli import main
-from thinwire.fullgraph import Plan
+from thinwire.fullgraph import Exact, Sylvie
 from thinwire.launch import Lab, lab
 from thinwire.training.checkpoint import CheckpointError
 from thinwire.training.job import Job
@@ -91,7 +91,8 @@ def test_killed_and_resumed_the_losses_are_the_same_bits(tmp_path: Path, whole: 
 def test_what_is_kept(whole: dict[str, Any]) -> None:
     out = whole["folder"] / "run"
     plan = json.loads((out / "plan.json").read_text())
-    assert plan["plan"]["method"] == "sylvie"
+    assert plan["method"] == "sylvie"
+    assert plan["plan"] == {"method": "sylvie", "bits": 1, "staleness": 1, "sync_every": 10}
     once, *later = plan["messages"]
     assert (once["sends"], once["once"]) == (64, True)
     assert [row["sends"] for row in later] == [32, 4]  # the last layer sends what comes out of its map
@@ -164,12 +165,12 @@ def test_weights_go_on_at_another_number_of_ranks_and_back(tmp_path: Path) -> No
 
 
 def test_only_the_same_run_goes_on() -> None:
-    job = Job(Plan("sylvie"), "data")
+    job: Job[Any] = Job(Sylvie(), "data")
     then = {"job": job.identity(), "world_size": 2, "data": "a"}
     expect_same_run(then, {**then, "job": replace(job, epochs=9, out="x", resume=True).identity()})
     expect_same_run(then, {**then, "world_size": 3, "data": "b"})
     for now, told in [
-        ({**then, "job": replace(job, plan=Plan("exact")).identity()}, r"method sylvie \(now exact\)"),
+        ({**then, "job": replace(job, method=Exact()).identity()}, r"method sylvie \(now exact\)"),
         ({**then, "job": replace(job, lr=0.1).identity()}, r"lr 0.01 \(now 0.1\)"),
         ({**then, "data": "b"}, "other shards"),
     ]:
@@ -184,14 +185,14 @@ def test_mistakes_about_folders(tmp_path: Path, whole: dict[str, Any], capsys: p
         (["--resume", "--out", str(tmp_path / "none")], "holds no run"),
         (["--resume", "--out", str(whole["folder"] / "run"), "--data", "synthetic"], f"was trained on {DATA}"),
         (["--dropout", "1"], "--dropout is 1.0; give 0 or more, below 1"),
-        (["--bits", "2"], "--bits goes with --method sylvie"),
-        (["--method", "sylvie", "--balance", "0.2"], "--balance goes with --method adaqp"),
-        (["--sync-every", "3"], "--sync-every goes with --method sylvie, adaqp or pipe"),
-        (["--against", "adaqp", "--sync-every", "0"], "leave 0 out"),
+        (["--bits", "2"], "--bits is an option of sylvie; exact has no options"),
+        (["--method", "sylvie", "--balance", "0.2"], "--balance is an option of adaqp; sylvie has --bits"),
+        (["--sync-every", "3"], "--sync-every is an option of pipe, sylvie, adaqp"),
+        (["--against", "adaqp --sync-every 0"], "leave 0 out"),
         (["--rate", "10mbit"], "say how many with --hosts"),
         (["--resume-epoch", "3"], "goes with --resume"),
         (["--resume-epoch", "last"], "last is no point of a run; give epochs, as in 3"),
-        (["--checkpoint-steps", "5"], "--checkpoint-steps goes with --method salient"),
+        (["--checkpoint-steps", "5"], "--checkpoint-steps goes with salient"),
     ]:
         with pytest.raises(SystemExit) as left:
             main([*WORDS, *words])

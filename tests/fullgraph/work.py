@@ -15,7 +15,7 @@ from torch_geometric import nn as pyg
 
 from thinwire import graphs
 from thinwire.codecs import Identity
-from thinwire.fullgraph import Plan, Unsupported, distribute
+from thinwire.fullgraph import Exact, Method, Sylvie, Unsupported, distribute
 from thinwire.fullgraph.aggregate import Adjacency
 from thinwire.fullgraph.assign import obey
 from thinwire.fullgraph.run import train as run_job
@@ -26,7 +26,7 @@ from thinwire.links.cost import KINDS, STRAIGHT, CostModel, Link
 from thinwire.training.job import Job
 
 EDGE_FEATURES = 3
-EXACT = Plan()
+EXACT = Exact()
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Case:
     # duplicates among them; "dropout"; "apart": the first rank has all training nodes
     more: str = ""
     epochs: int = 20
-    plan: Plan = EXACT
+    method: Method = EXACT
+    seed: int = 0
     lr: float = 0.0  # 0: the kind's own
     slow_rank: int = -1  # whose wires the made-up profile says to be ten times slower; -1: no profile
 
@@ -174,9 +175,8 @@ def on_shards(member: Member, cases: Sequence[Case]) -> list[Result]:
 
 def _on_shards(door: Door, case: Case) -> Result:
     shard, graph = shard_of(case, door.rank, door.world_size)
-    model = distribute(
-        build(case, graph.x.shape[1], graph.num_classes), shard, door, case.plan, cost_of(case, door.world_size)
-    )
+    net, cost = build(case, graph.x.shape[1], graph.num_classes), cost_of(case, door.world_size)
+    model = distribute(net, shard, door, case.method, seed=case.seed, cost=cost)
     used = shard.split == 0
     x = shard.x.float()
     edges = {"edge_index": shard.edge_index} | along(case, shard.edge_weight, shard.edge_attr)
@@ -196,7 +196,7 @@ def _on_shards(door: Door, case: Case) -> Result:
         send_rows=len(shard.send_rows),
         logits=logits,
         nodes=shard.original_ids,
-        records=model.distributed.assigner.records,  # type: ignore[union-attr, arg-type]
+        records=model.distributed.records,  # type: ignore[union-attr, arg-type]
         central=central_rows(shard),
         owned=shard.num_owned,
     )
@@ -217,7 +217,7 @@ def cost_of(case: Case, n: int) -> CostModel | None:
     return CostModel(n, links, dict.fromkeys(KINDS, STRAIGHT))
 
 
-def jobs(member: Member, todo: Sequence[Job[Plan]]) -> list[list[float]]:
+def jobs(member: Member, todo: Sequence[Job[Method]]) -> list[list[float]]:
     """One after another; their losses."""
     return [run_job(member, job)["losses"] for job in todo]
 
@@ -278,18 +278,18 @@ def stale_rows(member: Member) -> list[list[float]]:
         wire = wire_between_two(door)
         seen = []
         for epoch, stale in enumerate([False, True, True, False, True, True]):
-            wire.post(torch.full((2, 3), float(epoch)), (0,))
+            wire.post(torch.full((2, 3), float(epoch)), wire.codecs, (0,))
             seen.append(wire.finish(stale=stale).unique().tolist())
     return seen
 
 
 def rows_at_bits(member: Member) -> list[list[float]]:
-    """Four epochs over one wire whose first row has 0 bits and whose second has 32, the third refreshing all."""
+    """Four epochs over one wire whose first row has 0 bits and whose second has 32, the third sending all."""
     with Door(member.store) as door:
         wire = wire_between_two(door)
         seen = []
-        for epoch, refresh in enumerate([False, False, True, False]):
-            wire.post(torch.full((2, 3), float(epoch)), (0,), refresh=refresh)
+        for epoch, sends_all in enumerate([False, False, True, False]):
+            wire.post(torch.full((2, 3), float(epoch)), wire.full_codecs if sends_all else wire.codecs, (0,))
             seen.append(wire.finish(stale=False)[:, 0].tolist())
             obey(wire, torch.tensor([0, 32]), torch.tensor([0, 32]))
     return seen
@@ -356,7 +356,7 @@ def order_of_events(member: Member, case: Case) -> list[str]:
     patched: list[tuple[type, str, Any]] = []
     with Door(member.store) as door:
         shard, graph = shard_of(case, door.rank, door.world_size)
-        model = distribute(build(case, graph.x.shape[1], graph.num_classes), shard, door, case.plan)
+        model = distribute(build(case, graph.x.shape[1], graph.num_classes), shard, door, case.method)
         x, y = shard.x.float(), shard.y.long()
         noted(Wire, "post", lambda wire: f"post {wire.channel}")
         noted(Wire, "finish", lambda wire: f"finish {wire.channel}")
@@ -391,7 +391,7 @@ def poisoned(member: Member, case: Case) -> None:
         shard, graph = shard_of(case, door.rank, door.world_size)
         net = Poisoned(case, [graph.x.shape[1], 16, 24, graph.num_classes])
         net.rank = door.rank
-        model = distribute(net, shard, door, case.plan)
+        model = distribute(net, shard, door, case.method)
         train(
             model,
             shard.x.float(),
@@ -444,12 +444,12 @@ def told(said: dict[str, str], name: str) -> Iterator[None]:
 
 def gradients(member: Member, data: str) -> dict[str, Tensor]:
     """Of one pass, of two passes that add up, and of one in evaluation mode, where messages are exact."""
-    case = Case(data, "sage", plan=Plan("sylvie", bits=8, staleness=0))
+    case = Case(data, "sage", method=Sylvie(bits=8, staleness=0))
     shard, graph = shard_of(case, member.rank, member.world_size)
     x, y, used = shard.x.float(), shard.y.long(), shard.split == 0
     found = {}
     with Door(member.store) as door:
-        model = distribute(build(case, graph.x.shape[1], graph.num_classes), shard, door, case.plan)
+        model = distribute(build(case, graph.x.shape[1], graph.num_classes), shard, door, case.method)
         model.unused = nn.Parameter(torch.ones(2))
 
         def backward() -> Tensor:

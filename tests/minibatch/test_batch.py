@@ -12,10 +12,10 @@ from torch_geometric.utils import trim_to_layer
 from tests.minibatch.made import random_topology, topology_of
 from thinwire.codecs import Uniform
 from thinwire.codecs.kernels import twins_only
+from thinwire.minibatch import Salient
 from thinwire.minibatch.batch import Batch, Layer, Sampled
 from thinwire.minibatch.kernels import new_sampler
 from thinwire.minibatch.layers import forward
-from thinwire.minibatch.plan import Plan
 from thinwire.minibatch.rows import RowFormat, take
 from thinwire.minibatch.topology import Array, Topology
 from thinwire.training.job import Job
@@ -63,7 +63,7 @@ def test_our_sums_are_pygs_own_layers_where_all_neighbours_are_drawn(name: str) 
     topology = random_topology(5, 60, 400)
     _, found = layers_of(topology, np.arange(60), (-1, -1))
     torch.manual_seed(0)
-    model = build(Job(Plan(), "", model=name, layers=2, hidden=8), num_features=6, num_classes=3)
+    model = build(Job(Salient(), "", model=name, layers=2, hidden=8), num_features=6, num_classes=3)
     x = torch.randn(60, 6)
     whole = model(x, found[0].edge_index)
     torch.testing.assert_close(forward(model, x, tuple(found)), whole, rtol=1e-5, atol=1e-5)

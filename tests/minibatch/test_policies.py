@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.minibatch.made import random_topology, topology_of
-from thinwire.minibatch import POLICIES, Plan
+from thinwire.minibatch import POLICIES, Salient
 from thinwire.minibatch.policies import Question, capacity, choose, worth
 from thinwire.minibatch.predict import rows_of, traffic
 from thinwire.minibatch.rows import RowFormat
@@ -121,4 +121,4 @@ def test_traffic_of_rows() -> None:
 )
 def test_bad_plans(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Plan(**wrong)  # type: ignore[arg-type]
+        Salient(**wrong)  # type: ignore[arg-type]

@@ -17,13 +17,13 @@ import torch
 
 from tests.minibatch import work
 from thinwire import graphs, launch
-from thinwire.minibatch import Plan
+from thinwire.minibatch import Salient
 from thinwire.training.job import Job
 from thinwire.training.models import build
 
 DATA = "synthetic:nodes=1200,degree=8,classes=5,features=12"
-PLAN = Plan(batch=40, fanouts=(4, 3), cache=0.0)
-JOB = Job(plan=PLAN, data=DATA, layers=2, hidden=16, epochs=3)
+METHOD = Salient(batch=40, fanouts=(4, 3), cache=0.0)
+JOB = Job(method=METHOD, data=DATA, layers=2, hidden=16, epochs=3)
 THINWIRE = [sys.executable, "-m", "thinwire"]
 
 
@@ -34,8 +34,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def planned(job: Job[Plan] = JOB, **changed: Any) -> Job[Plan]:
-    return replace(job, plan=replace(job.plan, **changed))
+def planned(job: Job[Salient] = JOB, **changed: Any) -> Job[Salient]:
+    return replace(job, method=replace(job.method, **changed))
 
 
 @pytest.mark.parametrize("model", ["sage", "gcn", "gin", "gat"])
@@ -129,11 +129,11 @@ def test_a_loader_gives_every_seed_once_with_its_own_features(features: str, tmp
     shards = [graphs.read_shard(tmp_path / "shards", part) for part in range(3)]
     x, y = torch.cat([shard.x for shard in shards]), torch.cat([shard.y for shard in shards])
     seen = []
-    for batches in launch.run(work.batches, str(tmp_path / "shards"), replace(PLAN, cache=0.3), workers=3):
+    for batches in launch.run(work.batches, str(tmp_path / "shards"), replace(METHOD, cache=0.3), workers=3):
         for rows, labels, ids in batches:
             assert torch.equal(rows, x[ids].float())
             assert torch.equal(labels, y[ids[: len(labels)]])
-            assert len(labels) <= PLAN.batch
+            assert len(labels) <= METHOD.batch
             seen += ids[: len(labels)].tolist()
     split = torch.cat([shard.split for shard in shards])
     assert sorted(seen) == (split == graphs.TRAIN).nonzero().squeeze(1).tolist()
@@ -148,7 +148,7 @@ def test_uneven_parts_empty_peers_and_a_rank_without_seeds(tmp_path: Path) -> No
     graph = replace(graph, edge_index=graph.edge_index[:, apart], split=split)
     graphs.write_shards(tmp_path / "shards", graphs.split(graph, parts, 3))
     for model in ("sage", "gat"):  # with fewer seeds than steps on rank 1
-        job = replace(JOB, plan=Plan(batch=16, fanouts=(3, 3), cache=0.1), model=model)
+        job = replace(JOB, method=Salient(batch=16, fanouts=(3, 3), cache=0.1), model=model)
         ranks = launch.run(work.jobs, str(tmp_path / "shards"), [job], workers=3)
         losses, _ = work.in_one(tmp_path / "shards", job)
         np.testing.assert_allclose(ranks[2][0].losses, losses, rtol=1e-4)
@@ -175,7 +175,7 @@ def test_edge_weights_and_several_labels_a_node(workers: int, tmp_path: Path) ->
 
 def test_inference_exact_and_sampled(folder: Path) -> None:
     """With all neighbours sampled inference is the exact one, with any cache; a cache planned for it fetches less."""
-    whole = Plan(batch=50, fanouts=(-1, -1), cache=0.0)
+    whole = Salient(batch=50, fanouts=(-1, -1), cache=0.0)
     plans = [whole, replace(whole, cache=0.4), replace(whole, fanouts=(3, 3))]
     for model in ("sage", "gcn", "gin", "gat"):
         for found in launch.run(work.sampled_inference, str(folder), replace(JOB, model=model), plans, workers=3):
@@ -193,8 +193,8 @@ def test_inference_by_a_model_of_ones_own(folder: Path) -> None:
     edges = torch.from_numpy(graph.edge_index).long()
     x = model.convs[0](torch.from_numpy(graph.x).float(), edges).relu()
     whole = model.convs[1](x, edges).detach()
-    plan = Plan(batch=50, fanouts=(-1, -1), cache=0.2)
-    for exact, sampled, ids, refused in launch.run(work.own_inference, str(folder), plan, workers=3):
+    method = Salient(batch=50, fanouts=(-1, -1), cache=0.2)
+    for exact, sampled, ids, refused in launch.run(work.own_inference, str(folder), method, workers=3):
         torch.testing.assert_close(exact, whole[ids], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(sampled, exact, rtol=1e-4, atol=1e-4)
         assert "Own is a model of your own" in refused
@@ -204,7 +204,7 @@ def test_inference_by_a_model_of_ones_own(folder: Path) -> None:
 def test_another_ranks_shard_is_refused(tmp_path: Path) -> None:
     graph = graphs.load("synthetic:nodes=300,degree=6,classes=4,features=5")
     graphs.write_shards(tmp_path / "shards", graphs.split(graph, np.arange(300) * 2 // 300, 2))
-    said = launch.run(work.another_ranks_shard, str(tmp_path / "shards"), PLAN, workers=2)
+    said = launch.run(work.another_ranks_shard, str(tmp_path / "shards"), METHOD, workers=2)
     assert said[0].startswith("rank 0 was given the shard of nodes 150 to 300, the topology has 0 to 150 there")
 
 
@@ -225,13 +225,13 @@ def test_torchrun_trains_on_batches_like_our_own_ranks(tmp_path: Path) -> None:
 def test_a_killed_rank_is_named_with_stage_and_batch(folder: Path, tmp_path: Path) -> None:
     where = r"rank 1 .* on channel 'batch\.(ids|rows)' in step (\d+)"
     with pytest.raises(launch.RankFailed, match=f"rank 1 of 3 failed: its process ended by SIGKILL; .*{where}"):
-        launch.run(work.killed_in_the_middle, str(folder), str(tmp_path), PLAN, workers=3)
+        launch.run(work.killed_in_the_middle, str(folder), str(tmp_path), METHOD, workers=3)
     for rank in (0, 2):
         seconds, _, told = (tmp_path / str(rank)).read_text().partition(" ")
         assert float(seconds) < 15
         found = re.match(where, told)
         assert found
-        assert 2 < int(found[2]) <= 3 + PLAN.depth  # rank 1 has had the third batch, and asked for those after it
+        assert 2 < int(found[2]) <= 3 + METHOD.depth  # rank 1 has had the third batch, and asked for those after it
 
 
 @pytest.mark.parametrize("rows", ["auto", pytest.param("uniform:4", marks=pytest.mark.slow)])
@@ -314,10 +314,10 @@ def _events(out: Path) -> list[dict[str, Any]]:
     ("options", "told"),
     [
         (["--layers", "2", "--fanouts", "5"], "a fan-out for each layer"),
-        (["--fanouts", "5,x,1"], "no fan-outs"),
+        (["--fanouts", "5,x,1"], "give whole numbers with"),
         (["--cache", "-1"], "give 0 (none) or more"),
         (["--norm", "batch"], "give layer or none"),
-        (["--bits", "2"], "--bits goes with --method sylvie"),
+        (["--bits", "2"], "--bits is an option of sylvie; salient has --batch"),
         (["--mode", "fullgraph"], "leave --mode out"),
         (["--batch", "0"], "give 1 or more seeds"),
     ],

@@ -20,7 +20,7 @@ from thinwire.codecs import seed_from
 from thinwire.graphs import TRAIN
 from thinwire.launch import Member
 from thinwire.links import Door, PeerLost
-from thinwire.minibatch import Loader, Plan, Topology, inference, layers
+from thinwire.minibatch import Loader, Salient, Topology, inference, layers
 from thinwire.minibatch.batch import Layer, Sampled
 from thinwire.minibatch.kernels import new_sampler
 from thinwire.minibatch.run import Run
@@ -46,7 +46,7 @@ class Found:
     original_ids: Tensor
 
 
-def jobs(member: Member, folder: str, todo: Sequence[Job[Plan]]) -> list[Found]:
+def jobs(member: Member, folder: str, todo: Sequence[Job[Salient]]) -> list[Found]:
     manifest = graphs.read_manifest(Path(folder))
     topology = Topology.read(Path(folder))
     shard = graphs.read_shard(Path(folder), member.rank)
@@ -75,7 +75,7 @@ def jobs(member: Member, folder: str, todo: Sequence[Job[Plan]]) -> list[Found]:
     return found
 
 
-def in_one(folder: Path, job: Job[Plan]) -> tuple[list[float], dict[str, Tensor]]:
+def in_one(folder: Path, job: Job[Salient]) -> tuple[list[float], dict[str, Tensor]]:
     """The same seeds and batches, all ranks' one after the other, every feature at hand."""
     topology = Topology.read(folder)
     shards = [graphs.read_shard(folder, part) for part in range(topology.num_parts)]
@@ -83,14 +83,14 @@ def in_one(folder: Path, job: Job[Plan]) -> tuple[list[float], dict[str, Tensor]
     model = build(job, num_features=x.shape[1], num_classes=shards[0].num_classes)
     optimizer = torch.optim.Adam(model.parameters(), lr=job.lr)
     members = topology.members(TRAIN)
-    plan = job.plan
-    schedules = [schedule_of(members, rank, plan.batch, plan.seed) for rank in range(len(members))]
+    method = job.method
+    schedules = [schedule_of(members, rank, method.batch, job.seed) for rank in range(len(members))]
     none = np.zeros(0, dtype=np.int64)
     losses = []
     for epoch in range(job.epochs):
         samplers = []
         for rank, schedule in enumerate(schedules):
-            sampler = new_sampler(topology.indptr, topology.indices, topology.starts, rank, none, plan.fanouts)
+            sampler = new_sampler(topology.indptr, topology.indices, topology.starts, rank, none, method.fanouts)
             sampler.add(*schedule.work(epoch))
             samplers.append(sampler)
         lost = 0.0
@@ -98,8 +98,8 @@ def in_one(folder: Path, job: Job[Plan]) -> tuple[list[float], dict[str, Tensor]
             optimizer.zero_grad()
             for rank, sampler in enumerate(samplers):
                 sampled = Sampled.of(sampler.next())
-                torch.manual_seed(seed_from(plan.seed, epoch, step, rank))
-                every = tuple(Layer(sampled, topology, number) for number in range(len(plan.fanouts)))
+                torch.manual_seed(seed_from(job.seed, epoch, step, rank))
+                every = tuple(Layer(sampled, topology, number) for number in range(len(method.fanouts)))
                 out = layers.forward(model, x[sampled.nodes], every)
                 y = torch.from_numpy(topology.y[sampled.nodes[: len(out)].numpy()]).long()
                 total = score.loss_sum(out, y)
@@ -110,8 +110,10 @@ def in_one(folder: Path, job: Job[Plan]) -> tuple[list[float], dict[str, Tensor]
     return losses, model.state_dict()
 
 
-def sampled_inference(member: Member, folder: str, job: Job[Plan], plans: Sequence[Plan]) -> list[tuple[Any, ...]]:
-    """What an untrained model says by these plans, and exactly; rows fetched by each."""
+def sampled_inference(
+    member: Member, folder: str, job: Job[Salient], methods: Sequence[Salient]
+) -> list[tuple[Any, ...]]:
+    """What an untrained model says by these methods, and exactly; rows fetched by each."""
     topology = Topology.read(Path(folder))
     shard = graphs.read_shard(Path(folder), member.rank)
     seeds = [np.arange(topology.starts[part], topology.starts[part + 1]) for part in range(topology.num_parts)]
@@ -119,9 +121,9 @@ def sampled_inference(member: Member, folder: str, job: Job[Plan], plans: Sequen
         model = build(job, num_features=shard.x.shape[1], num_classes=shard.num_classes)
         exact = inference.exact(model, shard, topology, door)
         found = []
-        for plan in plans:
+        for method in methods:
             door.books.take()
-            ids, out = inference.sampled(model, shard, topology, door, plan, seeds)
+            ids, out = inference.sampled(model, shard, topology, door, method, seeds)
             assert np.array_equal(ids, seeds[door.rank])
             sent = sum(book.bytes_sent for name, book in door.books.take().items() if name.startswith("inference."))
             found.append((out, sent))
@@ -146,7 +148,7 @@ class Own(torch.nn.Module):
         return out.relu() if number == 0 else out
 
 
-def own_inference(member: Member, folder: str, plan: Plan) -> tuple[Tensor, Tensor, Tensor, str]:
+def own_inference(member: Member, folder: str, method: Salient) -> tuple[Tensor, Tensor, Tensor, str]:
     """Exact, sampled with all neighbours, this shard's nodes; and how a model is refused whose layers are not known."""
     topology = Topology.read(Path(folder))
     shard = graphs.read_shard(Path(folder), member.rank)
@@ -154,7 +156,7 @@ def own_inference(member: Member, folder: str, plan: Plan) -> tuple[Tensor, Tens
     model = Own(shard.x.shape[1], shard.num_classes).eval()
     with Door(member.store) as door:
         exact = inference.exact([partial(model.layer, number) for number in range(2)], shard, topology, door)
-        _, out = inference.sampled(model, shard, topology, door, plan, seeds)
+        _, out = inference.sampled(model, shard, topology, door, method, seeds)
         try:
             inference.exact(model, shard, topology, door)  # type: ignore[arg-type]
         except ValueError as error:
@@ -162,30 +164,30 @@ def own_inference(member: Member, folder: str, plan: Plan) -> tuple[Tensor, Tens
         raise AssertionError
 
 
-def batches(member: Member, folder: str, plan: Plan) -> list[tuple[Tensor, Tensor, Tensor]]:
+def batches(member: Member, folder: str, method: Salient) -> list[tuple[Tensor, Tensor, Tensor]]:
     """An epoch's batches from a loader: features, labels, vertices."""
     topology = Topology.read(Path(folder))
     shard = graphs.read_shard(Path(folder), member.rank)
     with Door(member.store) as door:
-        loader = Loader(shard, door, plan, topology)
+        loader = Loader(shard, door, method, topology)
         found = [(batch.x, batch.y, batch.n_id) for batch in loader]
         assert len(found) == len(loader)
         return found
 
 
-def another_ranks_shard(member: Member, folder: str, plan: Plan) -> str:
+def another_ranks_shard(member: Member, folder: str, method: Salient) -> str:
     """What is said to who gives the wrong one."""
     with Door(member.store) as door, pytest.raises(ValueError, match="was given the shard of nodes") as error:
-        Loader(graphs.read_shard(Path(folder), 1 - member.rank), door, plan, Topology.read(Path(folder)))
+        Loader(graphs.read_shard(Path(folder), 1 - member.rank), door, method, Topology.read(Path(folder)))
     return str(error.value)
 
 
-def killed_in_the_middle(member: Member, folder: str, out: str, plan: Plan) -> None:
+def killed_in_the_middle(member: Member, folder: str, out: str, method: Salient) -> None:
     """Rank 1 dies in its third batch; the others note what they are told."""
     topology = Topology.read(Path(folder))
     shard = graphs.read_shard(Path(folder), member.rank)
     with Door(member.store, limit_s=6.0) as door:
-        loader = Loader(shard, door, replace(plan, batch=4), topology)
+        loader = Loader(shard, door, replace(method, batch=4), topology)
         start = time.monotonic()
         try:
             for number, _ in enumerate(loader):

@@ -9,8 +9,8 @@ from thinwire.bench.harness import MethodRow
 from thinwire.prediction import Recording, even, predict
 from thinwire.prediction.check import beside, errors
 from thinwire.prediction.comparison import choose
-from thinwire.prediction.recording import WARM, window
 from thinwire.prediction.script import COMPUTE, POST, WAIT, Operation, Script
+from thinwire.training.window import WARM
 
 
 def recording(method: str, compute_s: float, size: int, ranks: int = 2) -> Recording:
@@ -71,34 +71,34 @@ def test_of_about_equal_ones_the_gentlest_and_no_sampling() -> None:
 
 
 @pytest.mark.parametrize(
-    "plan",
+    "method",
     [
-        fullgraph.Plan("exact"),
-        fullgraph.Plan("pipe"),
-        fullgraph.Plan("sylvie", staleness=0),
-        fullgraph.Plan("sylvie", staleness=1),
-        fullgraph.Plan("sylvie", staleness=1, sync_every=4),
-        fullgraph.Plan("sylvie", staleness=1, sync_every=0),
-        fullgraph.Plan("adaqp"),
-        fullgraph.Plan("adaqp", assign_every=5),
-        fullgraph.Plan("adaqp", assign_every=2),
-        fullgraph.Plan("adaqp", bits_choice=(2, 4, 8)),
+        fullgraph.Exact(),
+        fullgraph.Pipe(),
+        fullgraph.Sylvie(staleness=0),
+        fullgraph.Sylvie(staleness=1),
+        fullgraph.Sylvie(staleness=1, sync_every=4),
+        fullgraph.Sylvie(staleness=1, sync_every=0),
+        fullgraph.AdaQP(),
+        fullgraph.AdaQP(assign_every=5),
+        fullgraph.AdaQP(assign_every=2),
+        fullgraph.AdaQP(bits_choice=(2, 4, 8)),
     ],
-    ids=str,
+    ids=lambda method: method.words(),
 )
-def test_a_window_counts_every_kind_of_epoch_as_often_as_it_comes(plan: fullgraph.Plan) -> None:
-    first, weights = window(plan)
-    assert sum(weights) == pytest.approx(1.0)
-    noted = first + WARM + (plan.mean_age if plan.adapts else 0)
-    assert noted >= 2
-    counted = {noted + at: weight for at, weight in enumerate(weights)}
-    if plan.may_be_stale and plan.sync_every:
-        assert sum(w for epoch, w in counted.items() if not plan.is_stale(epoch)) == pytest.approx(1 / plan.sync_every)
-        assert weights[0] == weights[1] == 0.0
-    if plan.adapts:
-        assert plan.assigns(noted - 1)
-        share = plan.refreshed_share(noted)
-        assert sum(w for epoch, w in counted.items() if plan.refreshes(epoch)) >= share - 1e-9
+def test_a_window_counts_every_kind_of_epoch_as_often_as_it_comes(method: fullgraph.Method) -> None:
+    window = method.window()
+    assert sum(window.weights) == pytest.approx(1.0)
+    assert window.noted.start >= WARM
+    counted = dict(zip(window.noted, window.weights, strict=True))
+    every = getattr(method, "sync_every", 0)
+    if method.may_be_stale and every:
+        assert sum(w for epoch, w in counted.items() if not method.is_stale(epoch)) == pytest.approx(1 / every)
+        assert window.weights[:2] == [0.0, 0.0]
+    if isinstance(method, fullgraph.AdaQP):
+        assert method.assigns(window.noted.start - 1)
+        share = method.share_that_sends_all(window.noted.start)
+        assert sum(w for epoch, w in counted.items() if method.sends_all(epoch)) >= share - 1e-9
 
 
 def test_a_script_survives_json() -> None:

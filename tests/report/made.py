@@ -12,6 +12,12 @@ THINNER = {"exact": 1.0, "sylvie": 16.0, "adaqp": 4.0, "salient": 2.0}
 MODEL = {"model": "sage", "layers": 3, "hidden": 128, "dropout": 0.5, "norm": "layer", "lr": 0.01, "messages": []}
 FLOAT32_BYTES, GRADIENT_BYTES = 1_600_000, 200_000
 
+# Those of a method that a plan has.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "sylvie": {"bits": 1, "staleness": 1, "sync_every": 10},
+    "adaqp": {"bits_choice": [0, 2, 8], "assign_every": 5, "sync_every": 10},
+}
+
 
 def run(
     folder: Path,
@@ -32,7 +38,8 @@ def run(
     plan: dict[str, Any] = {
         **artifacts.stamp(seed=7, world_size=ranks),
         "data": data,
-        "plan": {"method": method, "bits": 1, "staleness": int(method == "sylvie"), "sync_every": 10},
+        "method": method,
+        "plan": {"method": method, **OPTIONS.get(method, {})},
         **MODEL,
         "epochs": asked or epochs,
         "machine": {"torch": "2.13.0", "python": "3.11", "cpu": "a processor", "cores": 2, "native": "avx2"},

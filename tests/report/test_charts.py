@@ -137,7 +137,7 @@ def test_predicted_beside_measured(runs: list[Run]) -> None:
 def test_a_synchronous_run_is_compared_with_its_own_row(tmp_path: Path) -> None:
     folder = made.run(tmp_path / "run", method="sylvie", prediction=True)
     plan = json.loads((folder / "plan.json").read_text())
-    plan["plan"]["staleness"] = 0
+    plan["method"] = "sylvie --staleness 0"
     row = {"epoch_s": 0.25, "bytes_per_epoch": 1, "memory_bytes": 1, "speedup": 1, "model": "replay"}
     plan["prediction"]["rows"].append({"method": "sylvie --staleness 0", **row})
     (folder / "plan.json").write_text(json.dumps(plan))

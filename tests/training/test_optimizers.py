@@ -15,30 +15,30 @@ from thinwire.training.job import Job
 from thinwire.training.qhadam import QHAdam, momentum
 from thinwire.training.saved import expect_same_run
 
-STALE, FRESH = fullgraph.Plan("sylvie"), fullgraph.Plan("exact")
+STALE, FRESH = fullgraph.Sylvie(), fullgraph.Exact()
 STEPS = 1_000
 
 
-def job(plan: Any = FRESH, **given: Any) -> Job[Any]:
-    return Job(plan, "data", **given)
+def job(method: Any = FRESH, **given: Any) -> Job[Any]:
+    return Job(method, "data", **given)
 
 
 @pytest.mark.parametrize(
-    ("plan", "name"),
+    ("method", "name"),
     [
         (FRESH, "Adam"),
         (STALE, "QHAdam"),
-        (fullgraph.Plan("pipe"), "QHAdam"),
-        (fullgraph.Plan("sylvie", staleness=0), "Adam"),
-        (fullgraph.Plan("adaqp"), "Adam"),
-        (minibatch.Plan(), "Adam"),
+        (fullgraph.Pipe(), "QHAdam"),
+        (fullgraph.Sylvie(staleness=0), "Adam"),
+        (fullgraph.AdaQP(), "Adam"),
+        (minibatch.Salient(), "Adam"),
     ],
 )
-def test_stale_messages_get_a_momentum_of_their_own(plan: Any, name: str) -> None:
+def test_stale_messages_get_a_momentum_of_their_own(method: Any, name: str) -> None:
     weights = [torch.nn.Parameter(torch.zeros(3))]
-    assert type(optimizers.build(job(plan), weights)).__name__ == name
-    assert type(optimizers.build(job(plan, optimizer="adam"), weights)).__name__ == "Adam"
-    assert type(optimizers.build(job(plan, optimizer="qhadam"), weights)).__name__ == "QHAdam"
+    assert type(optimizers.build(job(method), weights)).__name__ == name
+    assert type(optimizers.build(job(method, optimizer="adam"), weights)).__name__ == "Adam"
+    assert type(optimizers.build(job(method, optimizer="qhadam"), weights)).__name__ == "QHAdam"
 
 
 def is_stable(name: str, curvature: float, ages: list[float]) -> bool:

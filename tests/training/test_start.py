@@ -10,7 +10,7 @@ from tests.training import work
 from thinwire import fullgraph, launch, minibatch
 from thinwire.training.job import Job
 
-JOB: Job[Any] = Job(plan=fullgraph.Plan(method="sylvie"), data="synthetic:nodes=200", limit_s=2.0)
+JOB: Job[Any] = Job(fullgraph.Sylvie(), data="synthetic:nodes=200", limit_s=2.0)
 
 
 def begin(*jobs: Job[Any], loads_s: float = 0.0) -> list[str]:
@@ -28,10 +28,10 @@ def test_machines_whose_loading_differs_by_more_than_the_limit_start_with_the_sa
     ("other", "said"),
     [
         (
-            replace(JOB, plan=fullgraph.Plan(method="sylvie", bits=2)),
-            "different plan.bits: ranks 0, 1 have 1, rank 2 has 2",
+            replace(JOB, method=fullgraph.Sylvie(bits=2)),
+            "different method: ranks 0, 1 have sylvie, rank 2 has sylvie --bits 2",
         ),
-        (replace(JOB, plan=minibatch.Plan()), "different plan.method: ranks 0, 1 have sylvie, rank 2 has salient"),
+        (replace(JOB, method=minibatch.Salient()), "different method: ranks 0, 1 have sylvie, rank 2 has salient"),
         (
             replace(JOB, lr=0.02),
             "different option.lr: ranks 0, 1 have 0.01, rank 2 has 0.02; start all ranks with the same",

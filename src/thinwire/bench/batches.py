@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from thinwire.minibatch import Plan, Topology, twins
+from thinwire.minibatch import Salient, Topology, twins
 from thinwire.minibatch.batch import Layer, Sampled
 from thinwire.minibatch.kernels import new_sampler
 from thinwire.minibatch.topology import Array
@@ -169,8 +169,7 @@ def _models(topology: Topology, seeds: Array) -> dict[str, Turn]:
     from thinwire.minibatch import layers
     from thinwire.training.models import build
 
-    plan = Plan(fanouts=FANOUTS)
-    job = Job(plan=plan, data="", model="sage", layers=len(FANOUTS), hidden=HIDDEN, norm="none")
+    job = Job(Salient(fanouts=FANOUTS), data="", model="sage", layers=len(FANOUTS), hidden=HIDDEN, norm="none")
     model = build(job, num_features=FEATURES, num_classes=CLASSES)
     none = np.zeros(0, dtype=np.int64)
     sampler = new_sampler(topology.indptr, topology.indices, topology.starts, 0, none, FANOUTS, with_edges=False)

@@ -16,6 +16,7 @@ from thinwire.bench import methods
 from thinwire.bench.case import Case
 from thinwire.bench.free import FreeDoor
 from thinwire.bench.turns import Turns
+from thinwire.codecs import Identity
 from thinwire.links import Door
 
 MORE = {"turn": int, "float32_turn": int}
@@ -24,7 +25,7 @@ MORE = {"turn": int, "float32_turn": int}
 def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:
     methods.check(names, settings, MORE)
     for name in names:
-        if name.split()[0] in (methods.SALIENT, methods.REPLICATED):
+        if methods.is_sampled(name):
             raise ValueError(f"{name!r} is minibatch training; give workload minibatch")
 
 
@@ -54,13 +55,20 @@ def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:
 
 def units(method: str, settings: Mapping[str, Any]) -> int:
     """Epochs in a step: fewer where they take long, as float32 messages on a slow link do."""
-    thick = method.split()[0] in ("exact", "pipe") or "--only overlap" in method
+    thick = _is_float32(method, settings)
     return int(settings.get("float32_turn" if thick else "turn", settings.get("turn", 10)))
+
+
+def _is_float32(method: str, settings: Mapping[str, Any]) -> bool:
+    """Whether its messages are as large as float32's, and on their way."""
+    rows = (1_000, 8)
+    job = methods.job_of(method, settings, 0)
+    return method.split()[0] != methods.FREE and job.method.message_bytes(*rows) >= Identity().nbytes(rows)
 
 
 def step(door: Door, method: str, prepared: dict[str, Any], case: Case, seed: int) -> dict[str, Any]:
     turns, epochs = prepared[method], units(method, case.settings)
-    records = turns.run.distributed.assigner.records
+    records = turns.run.distributed.records
     before = len(records)
     turns.take(epochs)
     if not records:

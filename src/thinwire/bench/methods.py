@@ -1,7 +1,8 @@
-"""Methods of training cases, written like the options of `thinwire train`: "sylvie --staleness 0 --model gcn"."""
+"""All methods of training by name, and runs written like `thinwire train` has them: "sylvie --bits 2 --model gcn"."""
 
+import typing
 from collections.abc import Mapping
-from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,82 +10,51 @@ from thinwire import fullgraph, graphs, minibatch
 from thinwire.graphs import Manifest, Shard
 from thinwire.links import Door
 from thinwire.training.job import Job
+from thinwire.training.method import Method, dashed, known_name, made, options_of, split, type_in_files, value_of
 
+METHODS: dict[str, type[Method]] = {**fullgraph.METHODS, **minibatch.METHODS}
+# What `thinwire plan` compares, where nothing is said.
+COMPARED = tuple(words for kind in METHODS.values() for words in kind.compared)
 # Float32 messages that cost nothing: what an epoch takes that waits for nobody.
 FREE = "free"
-SALIENT = "salient"
 # Minibatch training with every rank holding all features that its batches may touch.
 REPLICATED = "replicated"
-FULLGRAPH = {
-    "bits": int,
-    "staleness": int,
-    "sync_every": int,
-    "bits_choice": str,
-    "assign": str,
-    "assign_every": int,
-    "balance": float,
-    "weigh": str,
-    "only": str,
-}
-MINIBATCH = {
-    "batch": int,
-    "fanouts": str,
-    "cache": float,
-    "cache_policy": str,
-    "rows": str,
-    "depth": int,
-    "threads": int,
-}
-JOB = {
-    "model": str,
-    "layers": int,
-    "hidden": int,
-    "dropout": float,
-    "norm": str,
-    "lr": float,
-    "optimizer": str,
-    "decay": str,
-    "epochs": int,
-}
+# Methods that only cases have, and what they are: a cache of more than there is.
+STANDS_FOR = {FREE: "exact", REPLICATED: f"salient --cache {1 << 20} --cache-policy vip"}
+# Options of a run, beside those of its method.
+JOB = ("model", "layers", "hidden", "dropout", "norm", "lr", "optimizer", "decay", "epochs")
 
 
-def job_of(method: str, settings: Mapping[str, Any], seed: int) -> Job[Any]:
-    """The run that a method stands for; what it does not say is the case's, and then the default."""
-    name, *words = method.split()
-    own = MINIBATCH if name in (SALIENT, REPLICATED) else FULLGRAPH
-    given: dict[str, Any] = {key: value for key, value in settings.items() if key in JOB or key in own}
-    for option, value in zip(words[::2], words[1::2], strict=False):
-        key = option.removeprefix("--").replace("-", "_")
-        kind = (JOB | own).get(key)
-        if kind is None or not option.startswith("--"):
-            raise ValueError(f"{method!r}: there is no {option}; give some of {', '.join(JOB | own)}")
-        try:
-            given[key] = kind(value)
-        except ValueError:
-            raise ValueError(f"{method!r}: {option} {value}; give {kind.__name__}") from None
-    if len(words) % 2:
-        raise ValueError(f"{method!r}: {words[-1]} has no value")
-    chosen = {key: value for key, value in given.items() if key in own} | {"seed": seed}
-    known = {field.name for field in fields(Job)}
-    return Job(
-        plan=_sampling(name, chosen) if own is MINIBATCH else _whole(name, chosen),
-        data=str(settings.get("data", "synthetic")),
-        **{key: value for key, value in given.items() if key in known},
-    )
+@cache
+def _job_options() -> Mapping[str, Any]:
+    hints = typing.get_type_hints(Job)
+    return {name: hints[name] for name in JOB}
 
 
-def _whole(name: str, chosen: dict[str, Any]) -> fullgraph.Plan:
-    if "bits_choice" in chosen:
-        chosen["bits_choice"] = fullgraph.Plan.parse_bits(chosen["bits_choice"])
-    return fullgraph.Plan("exact" if name == FREE else name, **chosen)
+def is_sampled(words: str) -> bool:
+    """Whether it trains on sampled batches."""
+    return _split(words)[0] in minibatch.METHODS
 
 
-def _sampling(name: str, chosen: dict[str, Any]) -> minibatch.Plan:
-    if "fanouts" in chosen:
-        chosen["fanouts"] = minibatch.Plan.parse_fanouts(chosen["fanouts"])
-    if name == REPLICATED:
-        chosen |= {"cache": float(1 << 20), "cache_policy": "vip"}  # more than there is
-    return minibatch.Plan(**chosen)
+def job_of(words: str, settings: Mapping[str, Any], seed: int) -> Job[Any]:
+    """The run that these words stand for; what they do not say is the case's, and then the default."""
+    name, given = _split(words)
+    kind = METHODS[known_name(name, {**METHODS, **STANDS_FOR})]
+    known = {**_job_options(), **options_of(kind)}
+    for option in given:
+        if option not in known:
+            raise ValueError(f"{words!r}: there is no {dashed(option)}; give some of {', '.join(map(dashed, known))}")
+    texts = {option: str(value) for option, value in settings.items() if option in known} | given
+    chosen = {option: text for option, text in texts.items() if option in options_of(kind)}
+    options = {name: value_of(name, text, known[name], words) for name, text in texts.items() if name in JOB}
+    job = Job(made(kind, chosen, words), data=str(settings.get("data", "synthetic")), seed=seed, **options)
+    return job.for_layers()
+
+
+def _split(words: str) -> tuple[str, dict[str, str]]:
+    name, given = split(words)
+    really, always = split(STANDS_FOR.get(name, name))
+    return really, given | always
 
 
 def loaded(door: Door, folder: Path) -> tuple[Shard, Manifest]:
@@ -95,7 +65,7 @@ def loaded(door: Door, folder: Path) -> tuple[Shard, Manifest]:
 
 def run_of(job: Job[Any], shard: Shard, door: Door, manifest: Manifest) -> Any:
     """A rank's part of it, by whatever technique."""
-    if isinstance(job.plan, minibatch.Plan):
+    if job.method.name in minibatch.METHODS:
         from thinwire.minibatch.run import Run as Sampling
 
         return Sampling(job, shard, door, manifest, minibatch.Topology.read(manifest.folder))
@@ -106,7 +76,10 @@ def run_of(job: Job[Any], shard: Shard, door: Door, manifest: Manifest) -> Any:
 
 def check(methods: tuple[str, ...], settings: Mapping[str, Any], more: Mapping[str, type]) -> None:
     """Raise where a method or a setting is not known."""
-    known = {"data": str, **JOB, **FULLGRAPH, **MINIBATCH, **more}
+    options = {**_job_options()}
+    for kind in METHODS.values():
+        options |= options_of(kind)
+    known = {"data": str, **{name: type_in_files(hint) for name, hint in options.items()}, **more}
     for name, value in settings.items():
         if name not in known:
             raise ValueError(f"settings.{name} is not known; known are {', '.join(sorted(known))}")

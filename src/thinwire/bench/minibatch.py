@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from thinwire import minibatch
 from thinwire.bench import methods
 from thinwire.bench.case import Case
 from thinwire.bench.fullgraph import set_up
@@ -26,8 +27,9 @@ LIMIT = methods.REPLICATED
 def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:
     methods.check(names, settings, MORE)
     for name in names:
-        if name.split()[0] not in (methods.SALIENT, methods.REPLICATED):
-            raise ValueError(f"{name!r} samples no batches; give {methods.SALIENT} or {methods.REPLICATED}")
+        if not methods.is_sampled(name):
+            sampling = ", ".join([*minibatch.METHODS, methods.REPLICATED])
+            raise ValueError(f"{name!r} samples no batches; give one of {sampling}")
 
 
 def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:

@@ -12,13 +12,14 @@ from thinwire.bench.case import Case
 from thinwire.bench.fullgraph import set_up
 from thinwire.graphs import TRAIN
 from thinwire.links import Door
-from thinwire.minibatch import POLICIES, Topology
+from thinwire.minibatch import POLICIES, Salient, Topology
 from thinwire.minibatch.policies import Question, capacity, choose, worth
 from thinwire.minibatch.schedule import schedule_of
 from thinwire.minibatch.topology import Array
 
 __all__ = ["check", "prepare", "set_up", "step", "summary", "units"]
 
+SALIENT = Salient.name
 ALPHAS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -26,7 +27,7 @@ def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:
     for name in names:
         if name not in POLICIES:
             raise ValueError(f"{name!r} is no way to choose a cache; give some of {', '.join(POLICIES)}")
-    methods.check((methods.SALIENT,), settings, {})
+    methods.check((SALIENT,), settings, {})
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,10 @@ class Touched:
 
 
 def prepare(door: Door, case: Case, folder: Path) -> Touched:
-    job = methods.job_of(methods.SALIENT, case.settings, case.seed)
+    job = methods.job_of(SALIENT, case.settings, case.seed)
     topology = Topology.read(folder / "shards")
-    schedule = schedule_of(topology.members(TRAIN), door.rank, job.plan.batch, job.plan.seed)
-    question = Question(topology, schedule, job.plan.fanouts, job.epochs, job.plan.threads)
+    schedule = schedule_of(topology.members(TRAIN), door.rank, job.method.batch, job.seed)
+    question = Question(topology, schedule, job.method.fanouts, job.epochs, job.method.threads)
     times = question.touched(range(job.epochs))
     times[topology.starts[door.rank] : topology.starts[door.rank + 1]] = 0.0
     return Touched(question, times)

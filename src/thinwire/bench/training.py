@@ -12,6 +12,7 @@ from thinwire import graphs
 from thinwire.bench import methods
 from thinwire.bench.case import Case
 from thinwire.bench.fullgraph import set_up
+from thinwire.fullgraph import Exact
 from thinwire.links import Door
 from thinwire.training.job import Job
 
@@ -109,8 +110,8 @@ def _points(line: Mapping[str, Any], goal: Mapping[str, Any], name: str) -> floa
 def _exact_beside(case: Case, method: str) -> str:
     """The first `exact` of the same model."""
     model = methods.job_of(method, case.settings, 0).model
-    same = (each for each in case.methods if methods.job_of(each, case.settings, 0).model == model)
-    return next((each for each in same if each.split()[0] == "exact"), "")
+    same = (other for other in case.methods if methods.job_of(other, case.settings, 0).model == model)
+    return next((other for other in same if other.split()[0] == Exact.name), "")
 
 
 def _reached_s(curve: Sequence[Sequence[float | None]], goal: float | None) -> float | None:

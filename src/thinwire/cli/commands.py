@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import typing
 from dataclasses import MISSING, fields
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -35,7 +36,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "train": Entry("train:Train", "train on a graph in parts", "train --method auto"),
+    "train": Entry("train:Train", "train on a graph in parts", "train auto"),
     "plan": Entry("plan:Plan", "what would methods take?", "plan --hosts 8 --rate 1gbit"),
     "partition": Entry("partition:Partition", "cut a graph into parts", "partition graph.npz --parts 4"),
     "profile": Entry("profile:Profile", "measure wires and codecs", "profile --workers 4"),
@@ -92,6 +93,10 @@ def parsed(arguments: list[str]) -> Command:
             known = f"one of {', '.join(PLANS)}, or options"
             raise ValueError(f"thinwire plan {rest[0]}; give {known}.{nearest(rest[0], PLANS)}")
         entry, called, rest = PLANS[rest[0]], f"plan {rest[0]}", rest[1:]
+    if name == "train":  # a method has options of its own
+        from thinwire.cli.train_words import train_from
+
+        return train_from(rest)
     file, _, kind = entry.where.partition(":")
     command: Any = getattr(importlib.import_module(f"thinwire.cli.{file}"), kind)
     if not rest and all(field.default is not MISSING for field in fields(command)):
@@ -99,7 +104,7 @@ def parsed(arguments: list[str]) -> Command:
         return usual
     import tyro
 
-    check_choices(command, rest)
+    check_choices(typing.get_type_hints(command), rest)
     made: Command = tyro.cli(command, prog=f"thinwire {called}", args=rest)
     return made
 

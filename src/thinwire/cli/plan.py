@@ -8,19 +8,19 @@ from typing import Annotated, Any, ClassVar, Literal
 import tyro
 from rich.console import Console
 
-from thinwire import artifacts, graphs, launch, minibatch
+from thinwire import artifacts, graphs, launch
 from thinwire.bench import methods
 from thinwire.cli import limit, predictions
 from thinwire.cli.limit import Limit
 from thinwire.cli.spelling import nearest
 from thinwire.launch import lab
 from thinwire.links.cost import CostModel, read_cost
-from thinwire.prediction import METHODS, even
+from thinwire.prediction import even
 from thinwire.prediction.here import predict_here
 from thinwire.scratch import scratch_folder
 from thinwire.training import machine
 
-NAMES = tuple(dict.fromkeys(method.split()[0] for method in METHODS))
+NAMES = tuple(methods.METHODS)
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Plan:
     """Ranks on this machine, without --hosts and --profile; of a shard folder, its parts."""
     cores: int | None = None
     """That all ranks share; 0: each has its own. (0; of ranks on this machine its cores)"""
-    methods: Annotated[str, tyro.conf.arg(metavar="LIST")] = ",".join(METHODS)
+    methods: Annotated[str, tyro.conf.arg(metavar="LIST")] = ",".join(methods.COMPARED)
     """Which to compare, with options, like "exact,sylvie --bits 2"."""
     model: Literal["sage", "gcn", "gat", "gin"] = "sage"
     """Kind of layers."""
@@ -123,7 +123,7 @@ class Plan:
         console.print(predictions.table(found, f"{self.model} on {self.data}, {self._where(ranks)}"))
         console.print(predictions.chart(found))
         console.print(
-            f"recommended: thinwire train --method {found.recommended}{self._again()}",
+            f"recommended: thinwire train {found.recommended}{self._again()}",
             highlight=False,
             markup=False,
             soft_wrap=True,
@@ -145,8 +145,7 @@ class Plan:
         return [word.strip() for word in re.split(r",(?=\s*[a-z])", self.methods) if word.strip()]
 
     def _settings(self) -> dict[str, Any]:
-        fanouts = ",".join(map(str, minibatch.Plan.fanouts_for(self.layers)))
-        return {"model": self.model, "layers": self.layers, "hidden": self.hidden, "fanouts": fanouts}
+        return {"model": self.model, "layers": self.layers, "hidden": self.hidden}
 
     def _cost(self) -> CostModel | None:
         if self.profile is not None:

@@ -10,13 +10,14 @@ from rich.console import Console
 
 from thinwire import artifacts, graphs, minibatch
 from thinwire.cli import tables
-from thinwire.cli.choices import Rows
-from thinwire.minibatch import predict
+from thinwire.minibatch import Salient, predict
+from thinwire.minibatch.methods.salient import Rows
 from thinwire.minibatch.policies import Question, capacity, choose, worth
 from thinwire.minibatch.rows import RowFormat
 from thinwire.minibatch.schedule import schedule_of
 from thinwire.scratch import scratch_folder
 from thinwire.training.job import Job
+from thinwire.training.method import made
 
 # All but `oracle`, which looks at the very epochs of a run: beforehand there is none.
 POLICIES = ("vip", "degree", "halo", "paths", "simulation", "none")
@@ -66,7 +67,7 @@ class PlanMinibatch:
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} is {getattr(self, name)}; give 1 or more")
         self._alphas()
-        self._plan()
+        self._method()
         for policy in self.policies.split(","):
             if policy not in POLICIES:
                 raise ValueError(f"--policies {self.policies}; give some of {', '.join(POLICIES)}")
@@ -89,16 +90,17 @@ class PlanMinibatch:
             console.print(f"written: {self.json}", highlight=False, markup=False, soft_wrap=True)
 
     def _planned(self, folder: Path) -> dict[str, Any]:
-        plan, topology = self._plan(), minibatch.Topology.read(folder)
+        method, topology = self._method(), minibatch.Topology.read(folder)
         shard = graphs.read_shard(folder, 0)
-        row_format = RowFormat.of(plan.rows, shard.x)
+        row_format = RowFormat.of(method.rows, shard.x)
         n = topology.num_parts
         members = topology.members(graphs.TRAIN)
         questions = [
-            Question(topology, schedule_of(members, part, plan.batch, plan.seed), plan.fanouts, 1) for part in range(n)
+            Question(topology, schedule_of(members, part, method.batch, self.seed), method.fanouts, 1)
+            for part in range(n)
         ]
         steps = questions[0].schedule.steps
-        gradients = n * steps * self._gradient_bytes(plan, shard, n)
+        gradients = n * steps * self._gradient_bytes(shard, n)
         largest = int(max(topology.starts[1:] - topology.starts[:-1]))
         found = []
         for policy in self.policies.split(","):
@@ -125,11 +127,11 @@ class PlanMinibatch:
                 )
         return {"data": self.data, "parts": n, "steps": steps, "gradient_bytes": gradients, "rows": found}
 
-    def _gradient_bytes(self, plan: minibatch.Plan, shard: graphs.Shard, world_size: int) -> int:
+    def _gradient_bytes(self, shard: graphs.Shard, world_size: int) -> int:
         from thinwire.training.gradients import bytes_of
         from thinwire.training.models import build  # with PyG
 
-        job = Job(plan=plan, data=self.data, model=self.model, layers=self.layers, hidden=self.hidden, norm=self.norm)
+        job = Job(self._method(), self.data, layers=self.layers, hidden=self.hidden, model=self.model, norm=self.norm)
         made = build(job, num_features=shard.x.shape[1], num_classes=shard.num_classes)
         return bytes_of(made.parameters(), world_size)
 
@@ -142,6 +144,7 @@ class PlanMinibatch:
             raise ValueError(f"--caches {self.caches}; give replication factors, like 0,0.1,0.5")
         return alphas
 
-    def _plan(self) -> minibatch.Plan:
-        fanouts = minibatch.Plan.fanouts_for(self.layers, self.fanouts)
-        return minibatch.Plan(batch=self.batch, fanouts=fanouts, rows=self.rows, seed=self.seed)
+    def _method(self) -> Salient:
+        fanouts = {"fanouts": self.fanouts} if self.fanouts else {}
+        options = {"batch": str(self.batch), "rows": self.rows, **fanouts}
+        return made(Salient, options, "plan minibatch").for_layers(self.layers)

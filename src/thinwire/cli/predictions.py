@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from thinwire.bench.methods import is_sampled
 from thinwire.prediction import Prediction
-from thinwire.prediction.comparison import base_of, comparable, is_sampled
+from thinwire.prediction.comparison import base_of, comparable
 
 if TYPE_CHECKING:
     from thinwire.bench.harness import CaseResult

@@ -4,7 +4,7 @@ import difflib
 import itertools
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Union
 
 
@@ -14,9 +14,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {found[0]!r}?" if found else ""
 
 
-def check_choices(command: Any, arguments: Sequence[str]) -> None:
-    """Raise where an option with fixed choices is given something else, and say which is the nearest."""
-    hints = typing.get_type_hints(command)
+def check_choices(hints: Mapping[str, Any], arguments: Sequence[str]) -> None:
+    """Raise where an option with fixed choices is given something else, and say which is the nearest. By its type."""
     given = [word for argument in arguments for word in argument.split("=", 1)]
     for option, value in itertools.pairwise(given):
         hint = hints.get(option.removeprefix("--").replace("-", "_")) if option.startswith("--") else None

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from thinwire.fullgraph.plan import METHODS, Plan
+from thinwire.fullgraph.methods import METHODS, AdaQP, BoundarySampling, Exact, Method, Pipe, Sylvie
 from thinwire.later import offered
 
 if TYPE_CHECKING:
@@ -11,9 +11,21 @@ if TYPE_CHECKING:
     from thinwire.training.finite import NotFinite
     from thinwire.training.qhadam import QHAdam
 
-__all__ = ["METHODS", "NotFinite", "Plan", "QHAdam", "Unsupported", "distribute"]
+__all__ = [
+    "METHODS",
+    "AdaQP",
+    "BoundarySampling",
+    "Exact",
+    "Method",
+    "NotFinite",
+    "Pipe",
+    "QHAdam",
+    "Sylvie",
+    "Unsupported",
+    "distribute",
+]
 
-# These bring torch or PyG along, which take seconds to import: who only makes a plan does not wait for it.
+# These bring torch or PyG along, which take seconds to import: who only chooses a method does not wait for it.
 __getattr__ = offered(
     __name__,
     {

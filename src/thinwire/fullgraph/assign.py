@@ -20,11 +20,12 @@ from thinwire.fullgraph import adaqp
 from thinwire.fullgraph.adaqp import Outline, Pair, Scale
 from thinwire.fullgraph.curve import Array, Curve
 from thinwire.fullgraph.halo import Halo
+from thinwire.fullgraph.methods.adaqp import FIRST_BITS, AdaQP
 from thinwire.fullgraph.pace import Pace
-from thinwire.fullgraph.plan import FIRST_BITS, Plan
 from thinwire.fullgraph.wire import Codecs, Wire
 from thinwire.links import Door
 from thinwire.links.cost import CostModel, Hinge
+from thinwire.links.quick_probe import quick_probe
 
 CHANNEL = "bits"
 # The ends of the published choice.
@@ -54,13 +55,27 @@ class _Note:
 class Assigner:
     """Called by all ranks alike."""
 
-    def __init__(self, door: Door, plan: Plan, cost: CostModel | None) -> None:
-        self._door = door
-        self._plan = plan
-        self.cost = cost  # of the wires; none where nothing is assigned
+    def __init__(self, door: Door, method: AdaQP, cost: CostModel | None, device: torch.device, seed: int) -> None:
+        self._door, self._method, self._seed = door, method, seed
+        if cost is None and door.world_size > 1:
+            cost = quick_probe(door, device)  # before the first epoch, so that every checkpoint has it
+        self.cost = cost  # of the wires; one rank has none
+        self.pace = Pace()
         self.records: list[dict[str, Any]] = []  # what was assigned, for plan.N.json
 
-    def assign(self, halos: Sequence[Halo], epoch: int, pace: Pace) -> None:
+    def after_epoch(self, halos: Sequence[Halo], epoch: int, seconds: float) -> None:
+        """Note how it went; and where a period ends, choose bits for the next one."""
+        wires = [wire for halo in halos for wire in halo.wires()]
+        self.pace.add(seconds, wires, looked=self._method.traces(epoch))
+        if self._method.assigns(epoch):
+            self._assign(halos, epoch + 1)
+            self.pace.clear()
+
+    def choosing_s(self) -> float:
+        """What looking and choosing took so far, spread over the epochs that it is for."""
+        return sum(record["assign_s"] + record["trace_s"] for record in self.records) / self._method.assign_every
+
+    def _assign(self, halos: Sequence[Halo], epoch: int) -> None:
         """Bits for the epochs from this one on."""
         start = time.perf_counter()
         assert self.cost is not None
@@ -69,16 +84,16 @@ class Assigner:
             return
         exchanges = [self._exchange(halo, wire, epoch) for halo, wire in used]
         before = self._bytes_from_to([each.wire for each in exchanges], epoch)
-        if not self._plan.looks:
+        if not self._method.looks:
             rows = [self._random(each, number, epoch) for number, each in enumerate(exchanges)]
             notes: list[_Note] = []
         else:
-            rows, notes = self._solved(exchanges, pace)
+            rows, notes = self._solved(exchanges)
         for each, bits in zip(exchanges, rows, strict=True):
             self._obey(each.wire, bits)
         after = self._bytes_from_to([each.wire for each in exchanges], epoch)
         record = self._record(exchanges, rows, notes, after)
-        record["predicted_epoch_s"] = pace.predict(
+        record["predicted_epoch_s"] = self.pace.predict(
             [each.wire.channel for each in exchanges],
             [self.cost.all_to_all(matrix) for matrix in before.tolist()],
             [self.cost.all_to_all(matrix) for matrix in after.tolist()],
@@ -92,8 +107,8 @@ class Assigner:
         self.records.append({"from_epoch": epoch, **record, "assign_s": time.perf_counter() - start})
 
     def _exchange(self, halo: Halo, wire: Wire, epoch: int) -> _Exchange:
-        bits, sizes = choices(self._plan, wire, epoch)
-        if not self._plan.looks:
+        bits, sizes = choices(self._method, wire, epoch)
+        if not self._method.looks:
             return _Exchange(wire, bits, sizes, [])
         parts = self.errors(halo, wire, bits).split(wire.send_to)
         return _Exchange(wire, bits, sizes, [Curve.of(sizes, part.numpy(), marks(bits)) for part in parts])
@@ -115,17 +130,17 @@ class Assigner:
             assert trace.gradient is not None
             return (trace.gradient / wire.width).double()
         assert halo.reads is not None
-        squares = halo.reads.column_sums(2) if self._plan.weigh == "squares" else halo.reads.column_sums(1).square()
+        squares = halo.reads.column_sums(2) if self._method.weigh == "squares" else halo.reads.column_sums(1).square()
         parts = [part.contiguous() for part in squares.split(wire.receive_from)]
         told = self._door.all_to_all(parts, [4 * size for size in wire.send_to], channel=CHANNEL).wait()
         return torch.cat([part.clone().view(torch.float32) for part in told]).double()
 
-    def _solved(self, exchanges: list[_Exchange], pace: Pace) -> tuple[list[Tensor], list["_Note"]]:
+    def _solved(self, exchanges: list[_Exchange]) -> tuple[list[Tensor], list["_Note"]]:
         """Bits of each exchange's rows on this rank, and how good they are."""
         n = self._door.world_size
         outlined = np.array([[Outline.of(curve).packed() for curve in each.curves] for each in exchanges])
         told = self._door.gather(torch.from_numpy(outlined), channel=CHANNEL).numpy()
-        hidden = pace.hidden_s([each.wire.channel for each in exchanges], self._door)
+        hidden = self.pace.hidden_s([each.wire.channel for each in exchanges], self._door)
         rows: list[Tensor] = []
         notes: list[_Note] = []
         for number, each in enumerate(exchanges):
@@ -135,8 +150,8 @@ class Assigner:
                 if told[src, number, dst, 1] > 0  # there are rows: the fewest bytes of one are more than none
             }
             pairs = [Pair((dst - src) % n, self._line(src, dst), each) for (src, dst), each in outlines.items()]
-            free_s = hidden[number] - self._fixed_s() if self._plan.assign == "hide" else 0.0
-            scale = Scale.of(pairs, self._plan.balance, free_s)
+            free_s = hidden[number] - self._fixed_s() if self._method.assign == "hide" else 0.0
+            scale = Scale.of(pairs, self._method.balance, free_s)
             found = adaqp.lengths(pairs, scale)
             bits = np.zeros(sum(each.wire.send_to), dtype=np.uint8)
             variance = least = 0.0
@@ -161,7 +176,7 @@ class Assigner:
         return max(0.0, self.cost.collectives["all_to_all"].fixed_s)
 
     def _random(self, each: _Exchange, number: int, epoch: int) -> Tensor:
-        randomness = torch.Generator().manual_seed(seed_from(self._plan.seed, epoch, number, self._door.rank))
+        randomness = torch.Generator().manual_seed(seed_from(self._seed, epoch, number, self._door.rank))
         drawn = torch.randint(len(each.bits), (sum(each.wire.send_to),), generator=randomness)
         return torch.tensor(each.bits, dtype=torch.uint8)[drawn]
 
@@ -173,11 +188,11 @@ class Assigner:
 
     def _bytes_from_to(self, wires: Sequence[Wire], epoch: int) -> Tensor:
         """Of each wire, of an epoch in the mean of a period: [wire, from, to]."""
-        share = self._plan.refreshed_share(epoch)
+        share = self._method.share_that_sends_all(epoch)
         own = torch.zeros(len(wires), self._door.world_size, self._door.world_size, dtype=torch.float64)
         for number, wire in enumerate(wires):
             for peer, count in enumerate(wire.send_to):
-                usual, full = (c.out[peer].nbytes((count, wire.width)) for c in (wire.codecs, wire.refreshing))
+                usual, full = (c.out[peer].nbytes((count, wire.width)) for c in (wire.codecs, wire.full_codecs))
                 own[number, self._door.rank, peer] = usual + (full - usual) * share
         return self._door.all_reduce(own, channel=CHANNEL).wait()
 
@@ -186,7 +201,7 @@ class Assigner:
     ) -> dict[str, Any]:
         """What was chosen, over all ranks."""
         assert self.cost is not None
-        counts = [[float((bits == width).sum()) for width in self._plan.bits_choice] for bits in rows]
+        counts = [[float((bits == width).sum()) for width in self._method.bits_choice] for bits in rows]
         figures = [[note.variance, note.least] for note in notes] or [[0.0, 0.0]] * len(rows)
         own = [[*count, *figure] for count, figure in zip(counts, figures, strict=True)]
         summed = self._door.all_reduce(torch.tensor(own, dtype=torch.float64), channel=CHANNEL).wait()
@@ -196,7 +211,7 @@ class Assigner:
             matrix = after[number].tolist()
             entry: dict[str, Any] = {
                 "channel": each.wire.channel,
-                "rows_at_bits": {str(w): int(c) for w, c in zip(self._plan.bits_choice, count, strict=True) if c},
+                "rows_at_bits": {str(w): int(c) for w, c in zip(self._method.bits_choice, count, strict=True) if c},
                 "predicted_bytes": int(sum(map(sum, matrix))),
                 "bytes_from_to": matrix,
                 "predicted_s": self.cost.all_to_all(matrix),
@@ -218,17 +233,17 @@ class Assigner:
         )
 
 
-def choices(plan: Plan, wire: Wire, epoch: int) -> tuple[tuple[int, ...], Array]:
+def choices(method: AdaQP, wire: Wire, epoch: int) -> tuple[tuple[int, ...], Array]:
     """Bits to choose from by rising bytes a row, and these. Of choices that cost the same the one with the most bits.
 
     A row that is not sent costs its share of the epochs in which it is; where that is all of them it is no choice.
     """
     cost: dict[float, int] = {}
-    for bits in plan.bits_choice:
+    for bits in method.bits_choice:
         if bits:
             cost[float(row_bytes(wire.width, bits))] = bits
-        elif plan.mean_age:
-            cost.setdefault(row_bytes(wire.width, FIRST_BITS) * plan.refreshed_share(epoch), 0)
+        elif method.mean_age:
+            cost.setdefault(row_bytes(wire.width, FIRST_BITS) * method.share_that_sends_all(epoch), 0)
     sizes = sorted(cost)
     return tuple(cost[size] for size in sizes), np.array(sizes)
 
@@ -249,4 +264,4 @@ def obey(wire: Wire, out: Tensor, into: Tensor) -> None:
 
     wire.bits = (out, into)
     wire.codecs = codecs(out, into)
-    wire.refreshing = codecs(*(torch.where(bits == 0, FIRST_BITS, bits).to(torch.uint8) for bits in (out, into)))
+    wire.full_codecs = codecs(*(torch.where(bits == 0, FIRST_BITS, bits).to(torch.uint8) for bits in (out, into)))

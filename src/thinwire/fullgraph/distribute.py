@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch_geometric import nn as pyg
 from torch_geometric.nn import MessagePassing
 
-from thinwire.fullgraph.assign import Assigner, obey
+from thinwire.fullgraph.assign import obey
 from thinwire.fullgraph.check import check as expect_same_in_parts
 from thinwire.fullgraph.clock import Clock
 from thinwire.fullgraph.dropout import NodeDropout
@@ -21,17 +21,16 @@ from thinwire.fullgraph.edges import Unsupported
 from thinwire.fullgraph.form import Form
 from thinwire.fullgraph.halo import Halo
 from thinwire.fullgraph.layers import Sums
+from thinwire.fullgraph.methods import METHODS, Method
 from thinwire.fullgraph.norm import WholeBatchNorm
-from thinwire.fullgraph.pace import Pace
-from thinwire.fullgraph.plan import Plan
 from thinwire.fullgraph.trial import Own
 from thinwire.fullgraph.wire import Wire
 from thinwire.graphs import Shard
 from thinwire.links import Door
 from thinwire.links.cost import CostModel
-from thinwire.links.quick_probe import quick_probe
 from thinwire.training.agreement import expect_same_start
 from thinwire.training.gradients import GradientSum
+from thinwire.training.method import parse
 
 # These look at all nodes at once, each in a way of its own.
 WHOLE_GRAPH = (
@@ -53,15 +52,17 @@ def distribute(
     model: nn.Module,
     shard: Shard,
     door: Door,
-    plan: Plan | None = None,
-    cost: CostModel | None = None,
+    method: Method | str = "exact",
     *,
+    seed: int = 0,
+    cost: CostModel | None = None,
     check: bool = False,
 ) -> nn.Module:
     """The same model, changed in place: rows in are this shard's nodes, rows out too, gradients are the whole graph's.
 
     Weights are rank 0's. The loss is yours: the sum over this shard's training nodes, over `shard.num_train`. An epoch
-    is a forward pass in training mode; in evaluation mode messages are exact whatever the plan. Layers are given
+    is a forward pass in training mode; in evaluation mode messages are exact whatever the method. `method` is one of
+    `fullgraph.methods`, such as `Sylvie(bits=2)`, or its words, such as "sylvie --bits 2". Layers are given
     `shard.edge_index`, or None, and where they use them `shard.edge_weight` or `shard.edge_attr`. `cost` is what a
     profile says of the wires; adaqp measures them itself where none is given. With `check`, the model's first pass in
     training, and its first in evaluation, are preceded by one on a tiny graph, whole and in parts: a model that gives
@@ -74,15 +75,15 @@ def distribute(
         )
     if hasattr(model, "distributed"):
         raise ValueError(
-            f"this {type(model).__name__} is distributed already; make a new one for another plan or shard"
+            f"this {type(model).__name__} is distributed already; make a new one for another method or shard"
         )
     if any(is_lazy(parameter) for parameter in model.parameters()):
         raise Unsupported(f"{type(model).__name__} has weights without a shape yet; give layers their in_channels")
     if cost is not None and cost.world_size != door.world_size:
         raise ValueError(f"the profile is of {cost.world_size} ranks, this run has {door.world_size}; profile again")
-    plan = plan or Plan()
-    expect_same_start(door, shard, plan)
-    distributed = DistributedState(model, shard, door, plan, cost, checked=not check)
+    method = parse(method, METHODS) if isinstance(method, str) else method
+    expect_same_start(door, shard, method, seed)
+    distributed = DistributedState(model, shard, door, method, seed, cost, checked=not check)
     if not distributed.layers:
         raise Unsupported(f"{type(model).__name__} has no PyG message passing layer: nothing to distribute")
     distributed.take_in(model)
@@ -128,13 +129,18 @@ class DistributedState:
     """All that a model has of us: its layers' halos, its dropouts, and the clock they look at."""
 
     def __init__(
-        self, model: nn.Module, shard: Shard, door: Door, plan: Plan, cost: CostModel | None, *, checked: bool = True
+        self,
+        model: nn.Module,
+        shard: Shard,
+        door: Door,
+        method: Method,
+        seed: int,
+        cost: CostModel | None,
+        *,
+        checked: bool = True,
     ) -> None:
-        self.clock = Clock(plan)
-        if plan.adapts and cost is None and door.world_size > 1:
-            cost = quick_probe(door, shard.x.device)  # before the first epoch, so that every checkpoint has it
-        self.assigner = Assigner(door, plan, cost)
-        self.pace = Pace()
+        self.clock = Clock(method, seed, shard, door.rank)
+        self.assigner = method.assigner(door, cost, shard.x.device, seed)
         self._began_s = 0.0
         self._is_open = False  # a training pass whose gradients are to come
         self._device = shard.x.device
@@ -173,6 +179,11 @@ class DistributedState:
             module.forward = forward
         for dropout in dropouts:
             self._add_dropout(dropout)
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """What was chosen so far, where that is done: of each choice what plan.N.json says."""
+        return [] if self.assigner is None else self.assigner.records
 
     @property
     def halos(self) -> list[Halo]:
@@ -225,7 +236,7 @@ class DistributedState:
         for dropout in self._dropouts:
             dropout.calls = 0
         if model.training:
-            self.clock.epoch += 1
+            self.clock.begin_epoch()
             self.door.step = self.clock.epoch
             self._is_open = True
         self.clock.lowest = None
@@ -237,17 +248,12 @@ class DistributedState:
             self.within_pass = False
 
     def after_gradients(self) -> None:
-        """Send what has let the weights' gradients pass; and where a period ends, choose bits for the next one."""
-        plan, epoch = self.clock.plan, self.clock.epoch
+        """Send what has let the weights' gradients pass; and have codecs chosen for the epochs to come."""
         for wire in self._wires():
             wire.release()
-        if not plan.adapts or not self._is_open:  # gradients of an evaluation are no epoch
-            return
-        self._is_open = False
-        self.pace.add(time.perf_counter() - self._began_s, list(self._wires()), looked=plan.traces(epoch))
-        if plan.assigns(epoch):
-            self.assigner.assign(self.halos, epoch + 1, self.pace)
-            self.pace.clear()
+        if self.assigner is not None and self._is_open:
+            self.assigner.after_epoch(self.halos, self.clock.epoch, time.perf_counter() - self._began_s)
+        self._is_open = False  # gradients of an evaluation are no epoch
 
     def settle(self) -> None:
         """Take in all that is under way."""

@@ -15,8 +15,7 @@ from torch import Tensor
 from thinwire.codecs import Identity
 from thinwire.fullgraph.aggregate import Adjacency
 from thinwire.fullgraph.clock import Clock
-from thinwire.fullgraph.trace import Trace
-from thinwire.fullgraph.wire import Wire
+from thinwire.fullgraph.wire import Codecs, Wire
 from thinwire.graphs import Shard
 from thinwire.links import Door
 
@@ -29,14 +28,13 @@ class Halo:
         self.door = door
         self.clock = clock
         self.number = number  # of the place, counted through the model
-        codec, keeps = clock.plan.codec(), clock.plan.keeps_rows
+        codec, keeps = clock.method.codec(), clock.method.keeps_rows
         self.forward = Wire(door, f"{name}.forward", shard.send_to, shard.halo_from, codec, keeps=keeps)
         self.backward = Wire(door, f"{name}.backward", shard.halo_from, shard.send_to, codec, keeps=keeps)
         # Apart from those, so that a look in between leaves stale rows alone.
         self._exact = Wire(door, f"{name}.exact", shard.send_to, shard.halo_from, Identity())
         self._exact_back = Wire(door, f"{name}.exact-back", shard.halo_from, shard.send_to, Identity())
-        if clock.plan.adapts:
-            self.forward.trace, self.backward.trace = Trace(clock.plan), Trace(clock.plan)
+        self.forward.trace, self.backward.trace = clock.method.trace(), clock.method.trace()
         self.reads: Adjacency | None = None  # the matrix that our rows read the halo by, where it is fixed
         self.training = True  # whether this pass is
         self._kept: tuple[Tensor, int, object, Tensor] | None = None
@@ -57,8 +55,9 @@ class Halo:
 
     @property
     def counts_by_gradient(self) -> bool:
-        """adaqp: whether a message counts by what comes back for it; else by the matrix that reads it."""
-        return self.reads is None or self.clock.plan.weigh == "gradient"
+        """Whether a traced message counts by what comes back for it; else by the matrix that reads it."""
+        trace = self.forward.trace
+        return self.reads is None or (trace is not None and trace.counts_by_gradient)
 
     def travels(self, x_ND: Tensor) -> bool:
         """Whether these rows go by the method's way, there and back; else they are fetched in full."""
@@ -69,6 +68,13 @@ class Halo:
         if self.training:
             return self.forward, self.backward, self.clock.stale
         return self._exact, self._exact_back, False
+
+    def codecs(self, wire: Wire) -> Codecs:
+        """By which rows go on this wire in this pass."""
+        drawn = self.clock.drawn
+        if drawn is not None and wire in self.wires():
+            return drawn if wire is self.forward else drawn.back
+        return wire.full_codecs if self.clock.method.sends_all(self.clock.epoch) else wire.codecs
 
     def is_features(self, x_ND: Tensor) -> bool:
         """Whether these rows come before all weights: they are fetched once, so that their width does not matter."""
@@ -89,7 +95,7 @@ class Halo:
         """What the owners have for our halo rows, float32, now."""
         if self.door.world_size == 1:
             return x_ND.new_empty((0, x_ND.shape[1]))
-        self._exact.post(x_ND.detach().index_select(0, self.shard.send_rows), (0,))
+        self._exact.post(x_ND.detach().index_select(0, self.shard.send_rows), self._exact.codecs, (0,))
         return self._exact.finish(stale=False)
 
     def most(self, counts: Tensor) -> int:
@@ -150,6 +156,6 @@ def _send(halo: Halo, wire: Wire, rows: Tensor, direction: int, *, hold: bool = 
     clock = halo.clock
     if wire.trace is not None:
         wire.trace.going(rows, clock.epoch)
-    wire.post(rows, (*clock.seed, halo.number, direction), hold=hold, refresh=clock.plan.refreshes(clock.epoch))
-    if not clock.plan.overlaps:
+    wire.post(rows, halo.codecs(wire), (*clock.seed, halo.number, direction), hold=hold)
+    if not clock.method.overlaps:
         wire.arrive()

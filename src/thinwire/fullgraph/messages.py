@@ -4,7 +4,8 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from thinwire.codecs import Codec, Identity
+from thinwire.codecs import Identity
+from thinwire.fullgraph.methods import Method
 
 # Kinds whose layers are a sum and a linear map, which can change places.
 LINEAR = ("sage", "gcn")
@@ -23,7 +24,7 @@ class LayerMessages:
     once: bool  # features: fetched before the first epoch and kept
 
 
-def messages(model: str, widths: list[int], halo_rows: int, codec: Codec) -> list[LayerMessages]:
+def messages(model: str, widths: list[int], halo_rows: int, method: Method) -> list[LayerMessages]:
     """`widths` from features to classes; `halo_rows` of all ranks together."""
     found = []
     for layer, (reads, gives) in enumerate(pairwise(widths)):
@@ -31,7 +32,7 @@ def messages(model: str, widths: list[int], halo_rows: int, codec: Codec) -> lis
             found.append(LayerMessages(0, reads, gives, reads, Identity().nbytes((halo_rows, reads)), 0, once=True))
             continue
         sends = min(reads, gives) if model in LINEAR else reads
-        size = codec.nbytes((halo_rows, sends))
+        size = method.message_bytes(halo_rows, sends)
         found.append(LayerMessages(layer, reads, gives, sends, size, size, once=False))
     return found
 

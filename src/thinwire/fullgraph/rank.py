@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from thinwire.fullgraph.plan import Plan
+from thinwire.fullgraph.methods import Method
 from thinwire.launch import Member
 from thinwire.training.job import Job
 
@@ -10,7 +10,7 @@ from thinwire.training.job import Job
 PRELOAD = ("thinwire.fullgraph.run",)
 
 
-def work(member: Member, job: Job[Plan]) -> dict[str, Any]:
+def work(member: Member, job: Job[Method]) -> dict[str, Any]:
     """Train; what came of it, the same on every rank."""
     from thinwire.fullgraph.run import train
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from thinwire.codecs import seed_from
 from thinwire.fullgraph import messages
 from thinwire.fullgraph.distribute import DistributedState, distribute
-from thinwire.fullgraph.plan import Plan
+from thinwire.fullgraph.methods import Method
 from thinwire.graphs import TRAIN, Manifest, Shard
 from thinwire.launch import Member
 from thinwire.links import Door
@@ -21,24 +21,26 @@ from thinwire.training.checkpoint import Checkpoint
 from thinwire.training.job import Job
 from thinwire.training.models import build, build_own, is_own, widths_of
 from thinwire.training.own_shard import own_shard
+from thinwire.training.window import Window
 
 
-def train(member: Member, job: Job[Plan]) -> dict[str, Any]:
+def train(member: Member, job: Job[Method]) -> dict[str, Any]:
     """From the shard to the result."""
     with Door(member.store, limit_s=job.limit_s) as door, own_shard(member, job, door) as (shard, manifest):
         return Run(job, shard, door, manifest).train()
 
 
 class Run(run.Run):
-    """Halo features forward, halo gradients backward, by the plan's method."""
+    """Halo features forward, halo gradients backward, by the job's method."""
 
-    def __init__(self, job: Job[Plan], shard: Shard, door: Door, manifest: Manifest) -> None:
+    def __init__(self, job: Job[Method], shard: Shard, door: Door, manifest: Manifest) -> None:
         sizes = {"num_features": shard.x.shape[1], "num_classes": shard.num_classes}
         own = is_own(job.model)
         self.messages = [] if own else self._messages(job, manifest, **sizes)
         made = (build_own if own else build)(job, **sizes).to(shard.x.device)
         self._edges = _asked_for(made, shard) if own else {"edge_index": None, "edge_weight": shard.edge_weight}
-        model = distribute(made, shard, door, job.plan, read_cost(job.profile), check=own and job.check)
+        cost = read_cost(job.profile)
+        model = distribute(made, shard, door, job.method, seed=job.seed, cost=cost, check=own and job.check)
         super().__init__(job, shard, door, manifest, model)
         self.distributed: DistributedState = self.model.distributed  # type: ignore[assignment]
         self.x = shard.x.float()
@@ -46,20 +48,21 @@ class Run(run.Run):
         self._assigned: dict[str, Any] | None = None
 
     @staticmethod
-    def _messages(job: Job[Plan], manifest: Manifest, num_features: int, num_classes: int) -> list[dict[str, Any]]:
+    def _messages(job: Job[Method], manifest: Manifest, num_features: int, num_classes: int) -> list[dict[str, Any]]:
         """Known beforehand where the layers are ours."""
         widths = widths_of(num_features, num_classes, layers=job.layers, hidden=job.hidden)
         halo_rows = sum(part["num_halo"] for part in manifest.parts)
-        return messages.to_json(messages.messages(job.model, widths, halo_rows, job.plan.codec()))
+        return messages.to_json(messages.messages(job.model, widths, halo_rows, job.method))
 
     def first_plan(self) -> dict[str, Any]:
-        cost = self.distributed.assigner.cost
+        assigner = self.distributed.assigner
+        cost = read_cost(self.job.profile) if assigner is None else assigner.cost
         links = {} if cost is None else {"links": cost.to_json()["links"]}
         return {"messages": self.messages, **links}
 
     def step(self, epoch: int) -> float:
         # What layers draw by themselves (attention's dropout) is a matter of the epoch too, resumed or not.
-        torch.manual_seed(seed_from(self.job.plan.seed, epoch, self.door.rank))
+        torch.manual_seed(seed_from(self.job.seed, epoch, self.door.rank))
         self.model.train()
         self.optimizer.zero_grad()
         out = self.model(self.x, **self._edges)
@@ -82,7 +85,7 @@ class Run(run.Run):
 
     def planned(self) -> dict[str, Any]:
         """What the last assignment of bits predicts for this epoch; a new one is written to its own file."""
-        records = self.distributed.assigner.records
+        records = self.distributed.records
         found: dict[str, Any] = {"stale": self.distributed.clock.stale}
         if self._assigned is not None:
             found["predicted_s"] = self._assigned["predicted_epoch_s"]
@@ -95,17 +98,30 @@ class Run(run.Run):
         return found
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        cost = self.distributed.assigner.cost
-        facts = {"cost": None if cost is None else cost.to_json(), "pace": self.distributed.pace.to_json()}
+        assigner = self.distributed.assigner
+        facts: dict[str, Any] = {"cost": None}
+        if assigner is not None and assigner.cost is not None:
+            facts = {"cost": assigner.cost.to_json(), "pace": assigner.pace.to_json()}
         return facts | {"assigned": self._assigned}, self.distributed.state()
 
     def restore(self, state: Checkpoint, tensors: dict[str, Tensor], *, same: bool) -> None:
         self.distributed.restore(state.point.epochs - 1, tensors if same else {})
-        if same and state.facts["cost"] is not None:
-            self.distributed.pace.restore(state.facts["pace"])
+        assigner = self.distributed.assigner
+        if same and assigner is not None and state.facts["cost"] is not None:
+            assigner.pace.restore(state.facts["pace"])
             self._assigned = state.facts["assigned"]
             if not self.job.profile:  # the same wires, the same plans
-                self.distributed.assigner.cost = CostModel.from_json(state.facts["cost"])
+                assigner.cost = CostModel.from_json(state.facts["cost"])
+
+    def window(self) -> Window:
+        return self.job.method.window()
+
+    def begin_at(self, epoch: int) -> None:
+        self.distributed.restore(epoch - 1, {})
+
+    def choosing_s(self) -> float:
+        assigner = self.distributed.assigner
+        return 0.0 if assigner is None else assigner.choosing_s()
 
     def settle(self) -> None:
         self.distributed.settle()

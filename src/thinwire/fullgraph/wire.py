@@ -21,6 +21,11 @@ class Codecs:
     out: Sequence[Codec]
     into: Sequence[Codec]
 
+    @property
+    def back(self) -> "Codecs":
+        """For the way back: what went out comes in."""
+        return Codecs(self.into, self.out)
+
     @staticmethod
     def alike(codec: Codec, world_size: int) -> "Codecs":
         return Codecs([codec] * world_size, [codec] * world_size)
@@ -62,7 +67,7 @@ class Wire:
         self.send_to = list(send_to)
         self.receive_from = list(receive_from)
         self.codecs = Codecs.alike(codec, door.world_size)
-        self.refreshing = self.codecs  # those of an epoch in which every row is sent
+        self.full_codecs = self.codecs  # those of an epoch in which every row is sent
         self._posted: _Message | None = None  # this epoch's
         self._flying: _Message | None = None  # the last epoch's, not yet looked at
         self._keeps = keeps  # whether later epochs need what was received
@@ -76,7 +81,7 @@ class Wire:
         self.exposed_s = 0.0  # stood still, last time
         self.flight_s = 0.0  # on its way, last time
 
-    def post(self, rows: Tensor, seed: tuple[int, ...], *, hold: bool = False, refresh: bool = False) -> None:
+    def post(self, rows: Tensor, codecs: Codecs, seed: tuple[int, ...], *, hold: bool = False) -> None:
         """Send; or, held, have it ready for `release`."""
         if self._posted is not None:
             raise RuntimeError(
@@ -84,7 +89,6 @@ class Wire:
                 "pass in training, in turn"
             )
         me = self._door.rank
-        codecs = self.refreshing if refresh else self.codecs
         self.width = rows.shape[1]
         try:
             with self._door.books.coding(self.channel, rows.numel()):

@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING
 
 from thinwire.later import offered
 from thinwire.minibatch.loader import Loader
-from thinwire.minibatch.plan import POLICIES, Plan
+from thinwire.minibatch.methods import METHODS, POLICIES, Salient
 from thinwire.minibatch.topology import Topology
 from thinwire.minibatch.vip import vip
 
 if TYPE_CHECKING:
     from thinwire.minibatch.inference import exact, sampled
 
-__all__ = ["POLICIES", "Loader", "Plan", "Topology", "exact", "sampled", "vip"]
+__all__ = ["METHODS", "POLICIES", "Loader", "Salient", "Topology", "exact", "sampled", "vip"]
 
 # With PyG.
 __getattr__ = offered(__name__, dict.fromkeys(("exact", "sampled"), "thinwire.minibatch.inference"))

@@ -13,7 +13,7 @@ from thinwire.links import Door
 from thinwire.minibatch import layers
 from thinwire.minibatch.batch import Layer, Sampled
 from thinwire.minibatch.loader import Loader
-from thinwire.minibatch.plan import Plan
+from thinwire.minibatch.methods import Salient
 from thinwire.minibatch.topology import Array, Topology
 from thinwire.training.models import Stack
 
@@ -58,9 +58,9 @@ def exact(model: Stack | Sequence[Step], shard: Shard, topology: Topology, door:
     A model of your own is given as its layers, in evaluation mode: functions of rows and a `batch.Layer`.
     """
     first, *later = _steps(model)
-    plan = Plan(batch=BLOCK, fanouts=(-1,), cache=0.0)
+    method = Salient(batch=BLOCK, fanouts=(-1,), cache=0.0)
     owned = [np.arange(begin, end) for begin, end in pairwise(topology.starts)]
-    blocks = Loader(shard, door, plan, topology, seeds=owned, shuffled=False, channel=CHANNEL)
+    blocks = Loader(shard, door, method, topology, seeds=owned, shuffled=False, channel=CHANNEL)
     x = torch.cat([first(block.x, block.layers[0]) for block in blocks])
     layer = whole_layer(shard, topology)
     for step in later:
@@ -85,15 +85,22 @@ def _steps(model: Stack | Sequence[Step]) -> Sequence[Step]:
 
 @torch.no_grad()
 def sampled(
-    model: nn.Module, shard: Shard, topology: Topology, door: Door, plan: Plan, seeds: Sequence[Array]
+    model: nn.Module,
+    shard: Shard,
+    topology: Topology,
+    door: Door,
+    method: Salient,
+    seeds: Sequence[Array],
+    *,
+    seed: int = 0,
 ) -> tuple[Array, Tensor]:
     """Of `seeds`, which every rank knows of every rank: this rank's own, in order, and what the model says of them.
 
     A model of your own is called with a batch's `x` and `layers`. Batches come through the pipeline of training, with a
-    cache of its own, planned for these vertices and the plan's fan-outs.
+    cache of its own, planned for these vertices and the method's fan-outs.
     """
     model.eval()
-    loader = Loader(shard, door, plan, topology, seeds=seeds, shuffled=False, channel=CHANNEL)
+    loader = Loader(shard, door, method, topology, seed=seed, seeds=seeds, shuffled=False, channel=CHANNEL)
     forward = partial(layers.forward, model) if isinstance(model, Stack) else model
     out = [forward(batch.x, batch.layers) for batch in loader]
     return seeds[door.rank], torch.cat(out)

@@ -12,8 +12,8 @@ from thinwire.minibatch import policies
 from thinwire.minibatch.batch import Batch, Layer, Sampled
 from thinwire.minibatch.cache import Cache, fill
 from thinwire.minibatch.kernels import new_sampler
+from thinwire.minibatch.methods import Salient
 from thinwire.minibatch.pipeline import Pipeline
-from thinwire.minibatch.plan import Plan
 from thinwire.minibatch.policies import Question
 from thinwire.minibatch.rows import RowFormat
 from thinwire.minibatch.schedule import schedule_of
@@ -35,9 +35,10 @@ class Loader:
         self,
         shard: Shard,
         door: Door,
-        plan: Plan,
+        method: Salient,
         topology: Topology,
         *,
+        seed: int = 0,
         seeds: Sequence[Array] | None = None,
         shuffled: bool = True,
         epochs: int = 1,
@@ -51,17 +52,15 @@ class Loader:
                 f"topology has {topology.starts[door.rank]} to {topology.starts[door.rank + 1]} there; give "
                 "graphs.read_shard(folder, rank) of the same folder"
             )
-        expect_same_start(door, shard, plan)
+        expect_same_start(door, shard, method, seed)
         members = topology.members(TRAIN) if seeds is None else seeds
-        self.plan = plan
+        self.method = method
         self.topology = topology
-        self.schedule = schedule_of(members, door.rank, plan.batch, plan.seed, shuffled=shuffled)
-        self.question = Question(topology, self.schedule, plan.fanouts, epochs, plan.threads)
-        self.cache = cached(self.question, plan, shard, door)
-        self.rows = RowFormat.of(plan.rows, shard.x)
-        self._pipeline = Pipeline(
-            door, shard.x, self.cache, self.rows, depth=plan.depth, channel=channel, seed=plan.seed
-        )
+        self.schedule = schedule_of(members, door.rank, method.batch, seed, shuffled=shuffled)
+        self.question = Question(topology, self.schedule, method.fanouts, epochs, method.threads)
+        self.cache = cached(self.question, method, shard, door)
+        self.rows = RowFormat.of(method.rows, shard.x)
+        self._pipeline = Pipeline(door, shard.x, self.cache, self.rows, depth=method.depth, channel=channel, seed=seed)
         self._epoch = 0
 
     def __len__(self) -> int:
@@ -84,7 +83,7 @@ class Loader:
         ready = self._pipeline.run(self._sampled(first, epochs, step), first * self.schedule.steps + step)
         for (epoch, step), (sampled, x) in zip(steps, ready, strict=True):
             count = sampled.num_nodes[0]
-            layers = tuple(Layer(sampled, self.topology, number) for number in range(len(self.plan.fanouts)))
+            layers = tuple(Layer(sampled, self.topology, number) for number in range(len(self.method.fanouts)))
             hops = np.diff(sampled.num_nodes, prepend=0)
             y = torch.from_numpy(self.topology.y[sampled.nodes[:count].cpu().numpy()]).to(x.device)
             yield Batch(
@@ -92,16 +91,16 @@ class Loader:
             )
 
     def _sampled(self, first: int, epochs: int, step: int) -> Iterator[Sampled]:
-        topology, plan = self.topology, self.plan
+        topology, method = self.topology, self.method
         held = (topology.starts, self.schedule.rank, self.cache.ids)
         sampler = new_sampler(
             topology.indptr,
             topology.indices,
             *held,
-            plan.fanouts,
+            method.fanouts,
             with_edges=topology.edge_weight is not None,
-            threads=plan.threads,
-            ahead=AHEAD + plan.threads,
+            threads=method.threads,
+            ahead=AHEAD + method.threads,
         )
         before = 0
         for epoch in range(first, first + epochs):
@@ -113,10 +112,10 @@ class Loader:
         yield from (Sampled.of(sampler.next()) for _ in range(before))
 
 
-def cached(question: Question, plan: Plan, shard: Shard, door: Door) -> Cache:
-    """What the plan's policy chooses, filled."""
-    room = policies.capacity(plan.cache, question.topology.num_nodes, question.topology.num_parts)
-    if plan.cache_policy == "none" or room == 0 or door.world_size == 1:
+def cached(question: Question, method: Salient, shard: Shard, door: Door) -> Cache:
+    """What the method's policy chooses, filled."""
+    room = policies.capacity(method.cache, question.topology.num_nodes, question.topology.num_parts)
+    if method.cache_policy == "none" or room == 0 or door.world_size == 1:
         return Cache(np.zeros(0, dtype=np.int64), shard.x[:0])
-    ids = policies.choose(policies.worth(plan.cache_policy, question), room)
+    ids = policies.choose(policies.worth(method.cache_policy, question), room)
     return fill(ids, shard.x, question.topology.starts, door)

@@ -3,14 +3,14 @@
 from typing import Any
 
 from thinwire.launch import Member
-from thinwire.minibatch.plan import Plan
+from thinwire.minibatch.methods import Salient
 from thinwire.training.job import Job
 
 # What a rank needs; whoever starts several may import it once for all.
 PRELOAD = ("thinwire.minibatch.run",)
 
 
-def work(member: Member, job: Job[Plan]) -> dict[str, Any]:
+def work(member: Member, job: Job[Salient]) -> dict[str, Any]:
     """Train; what came of it, the same on every rank."""
     from thinwire.minibatch.run import train
 

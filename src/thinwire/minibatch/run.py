@@ -16,7 +16,7 @@ from thinwire.links.books import ChannelBook
 from thinwire.minibatch import cache, inference, layers, predict
 from thinwire.minibatch.batch import Batch
 from thinwire.minibatch.loader import Loader
-from thinwire.minibatch.plan import Plan
+from thinwire.minibatch.methods import Salient
 from thinwire.minibatch.topology import Topology
 from thinwire.training import run, score
 from thinwire.training.checkpoint import Checkpoint
@@ -24,9 +24,10 @@ from thinwire.training.gradients import GradientSum, bytes_of
 from thinwire.training.job import Job
 from thinwire.training.models import Stack, build
 from thinwire.training.own_shard import own_shard
+from thinwire.training.window import WARM, Window
 
 
-def train(member: Member, job: Job[Plan]) -> dict[str, Any]:
+def train(member: Member, job: Job[Salient]) -> dict[str, Any]:
     """From the shard to the result."""
     with Door(member.store, limit_s=job.limit_s) as door, own_shard(member, job, door) as (shard, manifest):
         return Run(job, shard, door, manifest, Topology.read(manifest.folder)).train()
@@ -41,14 +42,14 @@ class Run(run.Run):
 
     model: Stack
 
-    def __init__(self, job: Job[Plan], shard: Shard, door: Door, manifest: Manifest, topology: Topology) -> None:
+    def __init__(self, job: Job[Salient], shard: Shard, door: Door, manifest: Manifest, topology: Topology) -> None:
         check(job)
         model = build(job, num_features=shard.x.shape[1], num_classes=shard.num_classes).to(shard.x.device)
         super().__init__(job, shard, door, manifest, model)
         self.topology = topology
         GradientSum(model.parameters(), door, groups=GRADIENT_GROUPS)
         door.books.take()
-        self.loader = Loader(shard, door, job.plan, topology, epochs=job.epochs)
+        self.loader = Loader(shard, door, job.method, topology, seed=job.seed, epochs=job.epochs)
         filled = door.books.take().get(cache.CHANNEL)
         self.cache_fill_bytes = int(self.sum_over_ranks([float(filled.bytes_sent if filled else 0)])[0])
         self._batches: Iterator[Batch] = iter(())
@@ -84,7 +85,7 @@ class Run(run.Run):
     def _learn(self, batch: Batch) -> float:
         # Dropout is a matter of the batch, resumed or not.
         # (torch.manual_seed takes milliseconds: it notes where it was called from, for devices that are not there.)
-        seed = seed_from(self.job.plan.seed, batch.epoch, batch.step, self.door.rank)
+        seed = seed_from(self.job.seed, batch.epoch, batch.step, self.door.rank)
         torch.default_generator.manual_seed(seed)
         if batch.x.is_cuda:
             torch.cuda.manual_seed(seed)
@@ -125,10 +126,14 @@ class Run(run.Run):
     def result(self) -> dict[str, Any]:
         return {**super().result(), "predicted": self.predicted, "cache_fill_bytes": self.cache_fill_bytes}
 
+    def window(self) -> Window:
+        """A pipeline of batches is empty at first and runs dry at the end."""
+        return Window(0, WARM, [0.0, 1.0, 1.0, 0.0])
+
     def _predict(self) -> dict[str, Any]:
         """What VIP says that an epoch will send, over all ranks."""
         n = self.door.world_size
-        own = predict.rows_of(self.loader.question, self.loader.cache.ids, self.job.plan.cache_policy)
+        own = predict.rows_of(self.loader.question, self.loader.cache.ids, self.job.method.cache_policy)
         rows = self.sum_over_ranks([own * (rank == self.door.rank) for rank in range(n)])
         cached = self.sum_over_ranks([float(len(self.loader.cache.ids))])[0]
         found = predict.traffic(rows, len(self.loader), self.loader.rows)
@@ -142,12 +147,11 @@ class Run(run.Run):
         }
 
 
-def check(job: Job[Plan]) -> None:
-    """Raise where a model and a plan do not go together."""
-    if len(job.plan.fanouts) != job.layers:
-        raise ValueError(
-            f"{job.layers} layers and fan-outs {','.join(map(str, job.plan.fanouts))}; give one fan-out for each layer"
-        )
+def check(job: Job[Salient]) -> None:
+    """Raise where a model and a method do not go together."""
+    if len(job.method.fanouts) != job.layers:
+        fanouts = ",".join(map(str, job.method.fanouts))
+        raise ValueError(f"{job.layers} layers and fan-outs {fanouts}; give one fan-out for each layer")
     if job.norm == "batch":
         raise ValueError(
             "norm is batch: a batch's statistics differ on every rank; give layer or none, or train on the whole graph"

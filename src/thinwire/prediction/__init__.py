@@ -6,7 +6,7 @@ predict    a row for each method, which one to take, and how that changes with t
 """
 
 from thinwire.prediction.comparison import Prediction, Row, predict
-from thinwire.prediction.recording import METHODS, Recording, record
+from thinwire.prediction.recording import Recording, record
 from thinwire.prediction.wires import even
 
-__all__ = ["METHODS", "Prediction", "Recording", "Row", "even", "predict", "record"]
+__all__ = ["Prediction", "Recording", "Row", "even", "predict", "record"]

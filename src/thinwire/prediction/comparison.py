@@ -4,19 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from thinwire.bench.methods import SALIENT
+from thinwire.bench.methods import is_sampled, job_of
+from thinwire.fullgraph import Exact
 from thinwire.links.cost import CostModel
 from thinwire.prediction.recording import Recording
 from thinwire.prediction.replay import replay
 from thinwire.prediction.wires import RATES, even
 
 MODEL = "replay"
-EXACT = "exact"
+EXACT = Exact.name
 # Predictions differ by less than they err: of two that are about equal, the one that changes training less.
 CLOSE = 1.02
 # Where exact hardly waits, what another seems to win must be more than a prediction errs.
 IDLE, WORTH = 0.05, 1.10
-GENTLE = (EXACT, "adaqp", "sylvie --staleness 0", "pipe", "sylvie")
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,6 @@ def base_of(seconds: Mapping[str, float]) -> str:
     return EXACT if EXACT in seconds else next(iter(seconds))
 
 
-def is_sampled(method: str) -> bool:
-    return method.split()[0] == SALIENT
-
-
 def comparable(seconds: Mapping[str, float]) -> Mapping[str, float]:
     """Of those that train on the whole graph; of all, where none does."""
     return {method: each for method, each in seconds.items() if not is_sampled(method)} or seconds
@@ -106,7 +102,7 @@ def choose(seconds: Mapping[str, float]) -> str:
     whole = comparable(seconds)
     least = min(whole.values())
     close = [method for method, each in whole.items() if each <= CLOSE * least]
-    return min(close, key=lambda method: GENTLE.index(method) if method in GENTLE else len(GENTLE))
+    return min(close, key=lambda method: job_of(method, {}, 0).method.gentleness)
 
 
 def _why(rows: Sequence[Row], recommended: str) -> str:

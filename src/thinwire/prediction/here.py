@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from thinwire import artifacts, launch
+from thinwire.bench.methods import COMPARED
 from thinwire.links.cost import CostModel
 from thinwire.links.exchange import LIMIT_S
 from thinwire.prediction.comparison import Prediction, predict
-from thinwire.prediction.recording import METHODS, record
+from thinwire.prediction.recording import record
 from thinwire.scratch import scratch_folder
 
 
@@ -18,7 +19,7 @@ def predict_here(
     ranks: int,
     cost: CostModel | None = None,
     cores: int | None = None,
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] = COMPARED,
     seed: int = 0,
     limit_s: float = LIMIT_S,
 ) -> Prediction:

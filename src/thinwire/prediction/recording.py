@@ -1,16 +1,13 @@
 """A few epochs of every method on ranks that are here, with each step and transfer noted. What every rank does."""
 
 import gc
-import math
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from thinwire import fullgraph
 from thinwire.bench import methods
 from thinwire.launch import Member
 from thinwire.links import Door
@@ -20,15 +17,11 @@ from thinwire.links.exchange import LIMIT_S
 from thinwire.links.quick_probe import quick_probe
 from thinwire.prediction.memory import peak_bytes, reset_peak
 from thinwire.prediction.script import Script, script, steadied
-from thinwire.training.job import Job
 from thinwire.training.own_shard import own_shard
 from thinwire.training.run import Run
 
 CHANNEL = "recording"
-METHODS = ("exact", "pipe", "sylvie --staleness 0", "sylvie", "adaqp", "salient")
 MANY = 1 << 20  # epochs, more than there will be
-# Epochs before those that are noted, and of those.
-WARM, NOTED = 2, 5
 
 
 @dataclass(frozen=True)
@@ -63,28 +56,24 @@ def record(
         for name, job in jobs.items():
             reset_peak()
             run = methods.run_of(job, shard, door, manifest)
-            found.append(_recorded(name, job, run, door))
+            found.append(_recorded(name, run, door))
             del run
             gc.collect()  # models and their hooks know each other; the next one's memory is its own
         return found, quick_probe(door, shard.x.device)
 
 
-def _recorded(name: str, job: Job[Any], run: Run, door: Door) -> Recording:
-    # A pipeline of batches is empty at first and runs dry at the end.
-    first, weights = 0, [0.0, 1.0, 1.0, 0.0]
-    if isinstance(job.plan, fullgraph.Plan):
-        first, weights = window(job.plan)
-        run.distributed.restore(first - 1, {})  # type: ignore[attr-defined]
-    before = WARM + (job.plan.mean_age if getattr(job.plan, "adapts", False) else 0)
-    run.horizon = first + before + len(weights)
-    for epoch in range(first, first + before):
+def _recorded(name: str, run: Run, door: Door) -> Recording:
+    window = run.window()
+    run.begin_at(window.first)
+    run.horizon = window.noted.stop
+    for epoch in range(window.first, window.noted.start):
         run.step(epoch)
     door.barrier(channel=CHANNEL)  # all begin together
     door.books.take()
     busy_s, event_log = time.process_time(), EventLog()
     door.books.event_log = event_log
     ends = []
-    for epoch in range(first + before, first + before + len(weights)):
+    for epoch in window.noted:
         run.step(epoch)
         ends.append(Moment.now())
     run.settle()
@@ -92,47 +81,17 @@ def _recorded(name: str, job: Job[Any], run: Run, door: Door) -> Recording:
     sent = sum(book.bytes_sent for book in door.books.take().values())
     beside_s = max(0.0, time.process_time() - busy_s - (time.thread_time() - event_log.begun.computed_s))
     own = steadied(script(event_log, ends, by_wall=torch.get_num_threads() > 1, beside_s=beside_s / max(1, sent)))
-    told = door.gather_json([own.to_json(), _bytes(own, weights), peak_bytes(), _assign_s(run)], channel=CHANNEL)
+    told = door.gather_json(
+        [own.to_json(), _bytes(own, window.weights), peak_bytes(), run.choosing_s()], channel=CHANNEL
+    )
     return Recording(
         name,
         [Script.from_json(each[0]) for each in told],
-        weights,
+        window.weights,
         sum(each[1] for each in told),
         max(each[2] for each in told),
         max(each[3] for each in told),
     )
-
-
-def window(plan: fullgraph.Plan) -> tuple[int, list[float]]:
-    """Where to begin, and what each noted epoch counts for.
-
-    Where epochs wait for what was sent before them, the first waits for nothing, as that was not noted, and the second
-    for two: neither counts. One that waits for all, the one after it, or one that sends all, counts for as many as
-    there are of those in a period.
-    """
-    if plan.adapts:
-        # From the choice of bits on; its first epoch sends all rows.
-        periods = math.ceil((WARM + plan.mean_age) / plan.assign_every)
-        share = plan.refreshed_share(plan.assign_every)
-        return periods * plan.assign_every - WARM - plan.mean_age, [share, *_even(1 - share)]
-    if not plan.may_be_stale:
-        return 0, _even(1.0)
-    if not plan.sync_every:
-        return 0, [0.0, 0.0, *_even(1.0)]
-    turn = next(epoch for epoch in range(WARM + 3, MANY) if not plan.is_stale(epoch))
-    kinds = [_kind(plan, epoch) for epoch in range(turn, turn + 2 + NOTED)]
-    often = Counter(_kind(plan, epoch) for epoch in range(turn, turn + plan.sync_every))
-    shares = {kind: often[kind] / (kinds.count(kind) * plan.sync_every) for kind in often}
-    return turn - WARM - 2, [0.0, 0.0, *(shares[kind] for kind in kinds)]
-
-
-def _kind(plan: fullgraph.Plan, epoch: int) -> tuple[bool, bool]:
-    """Whether it is stale, and the one before it."""
-    return plan.is_stale(epoch), plan.is_stale(epoch - 1)
-
-
-def _even(share: float) -> list[float]:
-    return [max(0.0, share) / NOTED] * NOTED
 
 
 def _bytes(own: Script, weights: Sequence[float]) -> int:
@@ -142,11 +101,3 @@ def _bytes(own: Script, weights: Sequence[float]) -> int:
         posted = [name for kind, _, name in steps if kind == "post"]
         total += weight * sum(sum(own.operations[name].bytes_to.values()) for name in posted)
     return int(total / sum(weights))
-
-
-def _assign_s(run: Run) -> float:
-    """What choosing bits took, spread over the epochs that it is for."""
-    records = run.distributed.assigner.records if hasattr(run, "distributed") else []
-    return sum(each["assign_s"] + each["trace_s"] for each in records) / max(
-        1, getattr(run.job.plan, "assign_every", 1)
-    )

@@ -141,10 +141,8 @@ class Run:
 
     @property
     def predicted_as(self) -> str:
-        """The method as predictions call it: with what makes it another one."""
-        plan = self.facts.get("plan")
-        synchronous = self.method == "sylvie" and isinstance(plan, dict) and plan.get("staleness") == 0
-        return f"{self.method} --staleness 0" if synchronous else self.method
+        """The method as predictions call it: with the options that are not as usual."""
+        return str(self.facts.get("method", ""))
 
     @property
     def done(self) -> int:

@@ -8,14 +8,6 @@ from thinwire.report.figure import Table
 from thinwire.report.records import Run
 from thinwire.report.units import NOTHING, bytes_text, seconds_text, share_text
 
-# A plan has all options, whether its method looks at them or not.
-HEEDED = {
-    "exact": ("method",),
-    "pipe": ("method", "sync_every"),
-    "sylvie": ("method", "bits", "staleness", "sync_every"),
-    "adaqp": ("method", "bits_choice", "assign", "assign_every", "balance", "weigh", "only", "sync_every"),
-}
-
 
 def summary(run: Run) -> dict[str, Any]:
     """With the names of `train --json` where there are such."""
@@ -121,9 +113,8 @@ def _machine(machine: Mapping[str, Any]) -> list[str]:
 
 
 def _listed(plan: Mapping[str, Any]) -> str:
-    """What a method has to say for itself: of a known one, the options that it heeds."""
-    heeded = HEEDED.get(_shown(plan.get("method")), [name for name in plan if name != "seed"])
-    return ", ".join(f"{name} {_shown(plan[name])}" for name in heeded if name in plan and _shown(plan[name]))
+    """A method and its options."""
+    return ", ".join(f"{name} {_shown(value)}" for name, value in plan.items() if name != "seed" and _shown(value))
 
 
 def _shown(value: Any) -> str:

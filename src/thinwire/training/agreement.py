@@ -1,39 +1,37 @@
-"""Before the first epoch: have all ranks the same thinwire, the same shards and the same plan?"""
+"""Before the first epoch: have all ranks the same thinwire, the same shards and the same method?"""
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from thinwire import __version__, artifacts
 from thinwire.graphs import Shard
 from thinwire.links import Door
 from thinwire.links.agreement import Fact, expect_same
 from thinwire.training.job import Job
+from thinwire.training.method import Method
 
 SAME_OPTIONS = "start all ranks with the same options"
 # Of a job: where this machine keeps things, and what follows from the rest.
-OWN = ("plan", "data", "shards", "profile", "events", "out", "launch", "prediction")
+OWN = ("method", "data", "shards", "profile", "events", "out", "launch", "prediction")
 
 
-class HasJson(Protocol):
-    def to_json(self) -> dict[str, Any]: ...
-
-
-def expect_same_start(door: Door, shard: Shard, plan: HasJson) -> None:
+def expect_same_start(door: Door, shard: Shard, method: Method, seed: int) -> None:
     """Raise, the same on every rank, where they differ. All ranks call it."""
     expect_same(
         door,
         {
             "thinwire": Fact(__version__, "install the same version on all machines"),
             "shards": Fact(shard.folder_content, "partition once, and copy that folder to all machines"),
-            "plan": Fact(plan.to_json(), SAME_OPTIONS),
+            "method": Fact(method.words(), SAME_OPTIONS),
+            "seed": Fact(seed, SAME_OPTIONS),
         },
     )
 
 
 def expect_same_job(door: Door, shard: Shard, job: Job[Any]) -> None:
     """The same of a run of `thinwire train`, with its options."""
-    expect_same_start(door, shard, job.plan)
+    expect_same_start(door, shard, job.method, job.seed)
     options = {name: value for name, value in asdict(job).items() if name not in OWN}
     options |= {name: bool(getattr(job, name)) for name in ("events", "out")}
     options["profile"] = artifacts.digest(Path(job.profile)) if job.profile else ""

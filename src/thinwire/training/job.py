@@ -1,38 +1,23 @@
 """Everything that a run of `thinwire train` depends on, known to all ranks alike."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from thinwire.links.exchange import LIMIT_S
+from thinwire.training.method import Method
 
-
-class AnyPlan(Protocol):
-    """What a technique's plan has at least."""
-
-    @property
-    def method(self) -> str: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def may_be_stale(self) -> bool: ...
-
-    def to_json(self) -> dict[str, Any]: ...
-
-
-P = TypeVar("P", bound=AnyPlan)
+M_co = TypeVar("M_co", bound=Method, covariant=True)
 OPTIMIZERS = ("auto", "adam", "qhadam")
 DECAYS = ("none", "cosine")
 
 
 @dataclass(frozen=True)
-class Job(Generic[P]):
+class Job(Generic[M_co]):
     """What to train, how, and where to keep it."""
 
-    plan: P
+    method: M_co
     data: str
     shards: str = ""  # a folder; where empty, the first rank of each machine partitions `data`
     model: str = "sage"
@@ -41,9 +26,10 @@ class Job(Generic[P]):
     dropout: float = 0.0
     norm: str = "layer"
     lr: float = 0.01
-    optimizer: str = "auto"  # by what the plan's gradients are like
+    optimizer: str = "auto"  # by what the method's gradients are like
     decay: str = "none"  # of the learning rate
     epochs: int = 60
+    seed: int = 0  # of weights, partition, dropout, batches and rounding
     evaluate_every: int = 5
     profile: str = ""  # a file that `thinwire profile` wrote; where empty, adaqp measures the wires itself
     events: str = ""  # a file to append to; none where empty
@@ -62,11 +48,15 @@ class Job(Generic[P]):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give one of {', '.join(known)}")
 
+    def for_layers(self) -> Self:
+        """With the method as so many layers need it."""
+        return replace(self, method=self.method.for_layers(self.layers))
+
     @property
     def optimizer_name(self) -> str:
         """What bears stale gradients, or what is published for fresh ones (`training/qhadam.py`)."""
         if self.optimizer == "auto":
-            return "qhadam" if self.plan.may_be_stale else "adam"
+            return "qhadam" if self.method.may_be_stale else "adam"
         return self.optimizer
 
     @property
@@ -77,7 +67,8 @@ class Job(Generic[P]):
         """What must be the same for a run to go on: all but where it is kept, how long it lasts and how it is seen."""
         free = ("data", "shards", "epochs", "evaluate_every", "profile", "events", "out", "checkpoint_every", "resume")
         told = ("check", "checkpoint_steps", "resume_epoch", "limit_s", "launch", "prediction")
-        kept = {name: value for name, value in asdict(self).items() if name not in (*free, *told)}
+        kept: dict[str, Any] = {"plan": self.method.to_json()}
+        kept |= {name: value for name, value in asdict(self).items() if name not in ("method", *free, *told)}
         kept["optimizer"] = self.optimizer_name
         if self.decay != "none":  # its pace is a matter of how long the run lasts
             kept["decay"] = f"{self.decay} over {self.epochs} epochs"

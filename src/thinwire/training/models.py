@@ -46,7 +46,7 @@ def build(job: Job[Any], *, num_features: int, num_classes: int) -> Stack:
     if job.norm not in NORMS:
         raise ValueError(f"norm is {job.norm!r}; give one of {', '.join(NORMS)}")
     widths = widths_of(num_features, num_classes, layers=job.layers, hidden=job.hidden)
-    torch.manual_seed(job.plan.seed)
+    torch.manual_seed(job.seed)
     return Stack(MODELS[job.model], widths, norm=job.norm, dropout=job.dropout, weighted=job.model == "gcn")
 
 
@@ -60,7 +60,7 @@ def build_own(job: Job[Any], *, num_features: int, num_classes: int) -> nn.Modul
     module, _, name = job.model.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module of the folder that the command was called in
-    torch.manual_seed(job.plan.seed)
+    torch.manual_seed(job.seed)
     try:
         make = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:

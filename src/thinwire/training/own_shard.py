@@ -52,6 +52,6 @@ def _made_here(member: Member, job: Job[Any], stack: ExitStack) -> Path:
         folder = stack.enter_context(scratch_folder("shards")) / "shards"
         there = False
     if not there:
-        graphs.prepare(job.data, graphs.Settings(member.world_size, seed=job.plan.seed), folder)
+        graphs.prepare(job.data, graphs.Settings(member.world_size, seed=job.seed), folder)
     member.store.set(key, str(folder))
     return folder

@@ -23,6 +23,7 @@ from thinwire.training.checkpoint import Checkpoint, Place, Point
 from thinwire.training.finite import NotFinite, expect_finite_weights
 from thinwire.training.job import Job
 from thinwire.training.saved import load_optimizer, optimizer_tensors, resumed
+from thinwire.training.window import USUAL, Window
 
 PLAN = "plan.json"
 EVENTS = "events.jsonl"
@@ -75,6 +76,17 @@ class Run(ABC):
     def settle(self) -> None:  # noqa: B027 (or nothing)
         """Wait for what is still under way."""
 
+    def window(self) -> Window:
+        """Which epochs stand for all, where a few are recorded."""
+        return USUAL
+
+    def begin_at(self, epoch: int) -> None:  # noqa: B027 (or nothing)
+        """Go on from this epoch as if those before had been: for a recording."""
+
+    def choosing_s(self) -> float:
+        """Seconds of an epoch, in the mean, that went into choosing what to send."""
+        return 0.0
+
     @property
     def done(self) -> int:
         """Epochs."""
@@ -106,12 +118,18 @@ class Run(ABC):
 
     def _whole_plan(self) -> dict[str, Any]:
         job = self.job
-        content = {"data": job.data, **job.identity(), "epochs": job.epochs, "machine": machine.facts()}
+        content = {
+            "data": job.data,
+            "method": job.method.words(),
+            **job.identity(),
+            "epochs": job.epochs,
+            "machine": machine.facts(),
+        }
         content |= {name: told for name in ("launch", "prediction") if (told := getattr(job, name))}
         return {**content, **self.first_plan()}
 
     def write_plan(self, path: Path, content: dict[str, Any]) -> None:
-        stamp = artifacts.stamp(seed=self.job.plan.seed, world_size=self.door.world_size)
+        stamp = artifacts.stamp(seed=self.job.seed, world_size=self.door.world_size)
         artifacts.write_json(path, {**stamp, **content})
 
     def replan(self, content: dict[str, Any]) -> None:
@@ -208,14 +226,14 @@ class Run(ABC):
             return statistics.median(row[name] for row in rows) if rows else None
 
         return {
-            "method": self.job.plan.method,
+            "method": self.job.method.name,
             "model": self.job.model,
             "data": self.job.data,
             "workers": self.door.world_size,
             "epochs": self.job.epochs,
-            "seed": self.job.plan.seed,
+            "seed": self.job.seed,
             "optimizer": self.job.optimizer_name,
-            "plan": self.job.plan.to_json(),
+            "plan": self.job.method.to_json(),
             "losses": self.losses,
             **self.scores,
             "epoch_s_median": median("seconds"),

@@ -1,0 +1,18 @@
+"""Methods of full-graph training, one a file: what its messages are made of, and when they are waited for."""
+
+from thinwire.fullgraph.methods.adaqp import AdaQP
+from thinwire.fullgraph.methods.boundary_sampling import BoundarySampling
+from thinwire.fullgraph.methods.exact import Exact
+from thinwire.fullgraph.methods.method import Method
+from thinwire.fullgraph.methods.pipe import Pipe
+from thinwire.fullgraph.methods.sylvie import Sylvie
+
+__all__ = ["METHODS", "AdaQP", "BoundarySampling", "Exact", "Method", "Pipe", "Sylvie"]
+
+METHODS: dict[str, type[Method]] = {
+    "exact": Exact,
+    "pipe": Pipe,
+    "sylvie": Sylvie,
+    "adaqp": AdaQP,
+    "bns": BoundarySampling,
+}

@@ -1,0 +1,42 @@
+"""Bounded staleness (Sylvie): all epochs but the first and every so many-th are stale. Pure."""
+
+from collections import Counter
+from itertools import count
+
+from thinwire.training.window import NOTED, WARM, Window, even
+
+
+def check(sync_every: int) -> None:
+    """Raise where it is no period."""
+    if sync_every < 0:
+        raise ValueError(f"sync_every is {sync_every}; give 0 (never) or more")
+
+
+def is_turn(epoch: int, sync_every: int) -> bool:
+    """Whether it is a so many-th epoch."""
+    return sync_every > 0 and (epoch + 1) % sync_every == 0
+
+
+def is_stale(epoch: int, sync_every: int) -> bool:
+    """The first epoch is synchronous, so that no halo starts from zeros."""
+    return epoch > 0 and not is_turn(epoch, sync_every)
+
+
+def window(sync_every: int) -> Window:
+    """Which epochs stand for all.
+
+    Where epochs wait for what was sent before them, the first waits for nothing, as that was not noted, and the second
+    for two: neither counts. One that waits for all, and the one after it, count for as many as there are in a period.
+    """
+    if not sync_every:
+        return Window(0, WARM, [0.0, 0.0, *even()])
+    turn = next(epoch for epoch in count(WARM + 3) if is_turn(epoch, sync_every))
+    kinds = [_kind(epoch, sync_every) for epoch in range(turn, turn + 2 + NOTED)]
+    often = Counter(_kind(epoch, sync_every) for epoch in range(turn, turn + sync_every))
+    shares = {kind: often[kind] / (kinds.count(kind) * sync_every) for kind in often}
+    return Window(turn - WARM - 2, WARM, [0.0, 0.0, *(shares[kind] for kind in kinds)])
+
+
+def _kind(epoch: int, sync_every: int) -> tuple[bool, bool]:
+    """Whether it is stale, and the one before it."""
+    return is_stale(epoch, sync_every), is_stale(epoch - 1, sync_every)

@@ -1,0 +1,45 @@
+"""`sylvie`: few bits a value, an epoch stale."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from thinwire.codecs import Codec, Uniform
+from thinwire.fullgraph.methods import staleness
+from thinwire.fullgraph.methods.method import Method
+from thinwire.training.window import USUAL, Window
+
+
+@dataclass(frozen=True)
+class Sylvie(Method):
+    """Few bits a value, unbiased, an epoch stale or at once (Sylvie)."""
+
+    name: ClassVar[str] = "sylvie"
+    compared: ClassVar[tuple[str, ...]] = ("sylvie --staleness 0", "sylvie")
+
+    bits: Literal[1, 2, 4, 8] = 1
+    """Bits a value."""
+    staleness: Literal[0, 1] = 1
+    """0 synchronous (Sylvie-S), 1 an epoch stale (Sylvie-A)."""
+    sync_every: int = 10
+    """Every so many-th epoch is synchronous (the paper's epsilon_s); 0 never."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        staleness.check(self.sync_every)
+
+    def codec(self) -> Codec:
+        return Uniform(self.bits)
+
+    @property
+    def may_be_stale(self) -> bool:
+        return self.staleness == 1
+
+    @property
+    def gentleness(self) -> int:
+        return 4 if self.may_be_stale else 2
+
+    def is_stale(self, epoch: int) -> bool:
+        return self.may_be_stale and staleness.is_stale(epoch, self.sync_every)
+
+    def window(self) -> Window:
+        return staleness.window(self.sync_every) if self.may_be_stale else USUAL
