@@ -12,7 +12,6 @@ from thinwire.fullgraph import messages
 from thinwire.fullgraph.distribute import DistributedState, distribute
 from thinwire.fullgraph.plan import Plan
 from thinwire.graphs import TRAIN, Manifest, Shard
-from thinwire.launch import Member
 from thinwire.links import Door
 from thinwire.links.books import ChannelBook
 from thinwire.links.cost import CostModel, read_cost
@@ -23,9 +22,9 @@ from thinwire.training.models import build, build_own, is_own, widths_of
 from thinwire.training.own_shard import own_shard
 
 
-def train(member: Member, job: Job[Plan]) -> dict[str, Any]:
+def train(job: Job[Plan]) -> dict[str, Any]:
     """From the shard to the result."""
-    with Door(member.store, limit_s=job.limit_s) as door, own_shard(member, job, door) as (shard, manifest):
+    with Door(limit_s=job.limit_s) as door, own_shard(job, door) as (shard, manifest):
         return Run(job, shard, door, manifest).train()
 
 

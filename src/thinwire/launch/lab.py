@@ -115,7 +115,7 @@ class Lab:
         self._remove()
 
     def run(self, work: Callable[..., Any], *arguments: Any, ranks_per_host: int = 1) -> list[Any]:
-        """`work(member, *arguments)` on every rank; rank r lives on host r // ranks_per_host."""
+        """`work(*arguments)` on every rank; rank r lives on host r // ranks_per_host."""
         from thinwire.launch.ranks import run_ranks  # with torch
 
         world_size = self.hosts * ranks_per_host

@@ -28,15 +28,15 @@ def meet(store: dist.Store, rank_spec: RankSpec, work: str, *, limit_s: float) -
             f"{_ranks(missing)} of {rank_spec.world_size} did not come within {limit_s:.0f} s; look at their own "
             "output, and start as many processes as the job has ranks"
         ) from None
-    told = [json.loads(each) for each in store.multi_get(keys)]
+    facts = [json.loads(each) for each in store.multi_get(keys)]
     for name, remedy in {
         "thinwire": "install the same version on all machines",
         "work": "start all ranks with the same command",
     }.items():
-        for rank, each in enumerate(told):
-            if each[name] != told[0][name]:
+        for rank, each in enumerate(facts):
+            if each[name] != facts[0][name]:
                 what = "thinwire" if name == "thinwire" else "come for"
-                raise StartFailed(f"rank 0 has {what} {told[0][name]}, rank {rank} has {what} {each[name]}; {remedy}")
+                raise StartFailed(f"rank 0 has {what} {facts[0][name]}, rank {rank} has {what} {each[name]}; {remedy}")
 
 
 def _key(rank: int) -> str:

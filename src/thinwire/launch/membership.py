@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from itertools import count
 
@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 from thinwire import leaving
 from thinwire.launch.meeting import meet
-from thinwire.launch.rank_spec import Member, RankSpec
+from thinwire.launch.rank_spec import RankSpec
+from thinwire.launch.store import LOOPBACK, serve_store
 
 # Runs of this process, one after the other.
 _runs = count()
@@ -22,19 +23,19 @@ OPERATION_LIMIT_S = 600.0
 
 
 @contextmanager
-def joined(rank_spec: RankSpec, work: str, *, hosts_store: bool = False) -> Iterator[Member]:
-    """A member of the run while inside, with all ranks that came for the same work.
+def joined(rank_spec: RankSpec, work: str, *, hosts_store: bool = False) -> Iterator[None]:
+    """In the process group while inside, with all ranks that came for the same work.
 
     `hosts_store` where no launcher does, as torchrun's agent may not.
     """
+    os.environ["LOCAL_RANK"] = str(rank_spec.local_rank)
     if rank_spec.threads is not None:
         torch.set_num_threads(rank_spec.threads)
     if rank_spec.interface is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = rank_spec.interface
     cuda = torch.cuda.is_available()
-    device = torch.device("cuda", rank_spec.local_rank) if cuda else torch.device("cpu")
     if cuda:
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(rank_spec.local_rank)
     store = dist.TCPStore(
         rank_spec.store_address,
         rank_spec.store_port,
@@ -45,24 +46,41 @@ def joined(rank_spec: RankSpec, work: str, *, hosts_store: bool = False) -> Iter
     )
     # A job that torchrun has started again finds the same store; what the last attempt wrote there is not meant for us.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    own = dist.PrefixStore(f"thinwire/{attempt}/{next(_runs)}", store)
-    meet(own, rank_spec, work, limit_s=JOIN_LIMIT_S)
+    runs_store = dist.PrefixStore(f"thinwire/{attempt}/{next(_runs)}", store)
+    meet(runs_store, rank_spec, work, limit_s=JOIN_LIMIT_S)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if cuda else "gloo",
-        store=dist.PrefixStore("group", own),
+        store=dist.PrefixStore("group", runs_store),
         rank=rank_spec.rank,
         world_size=rank_spec.world_size,
         timeout=timedelta(seconds=OPERATION_LIMIT_S),
     )
-    _wait_for_all(own, rank_spec.world_size)
+    _wait_for_all(runs_store, rank_spec.world_size)
     try:
-        yield Member(rank_spec, own, device)
+        yield
     except BaseException:
         # An operation may still hang on a lost rank. NCCL can give it up; to take gloo's group down would wait for it.
-        leaving.after_error(*dist.distributed_c10d._world.pg_map, store, own)
+        leaving.after_error(*dist.distributed_c10d._world.pg_map, store, runs_store)
         dist.distributed_c10d._abort_process_group()
         raise
     dist.destroy_process_group()
+
+
+def joined_by_torchrun(rank_spec: RankSpec, work: str) -> AbstractContextManager[None]:
+    """The same in torchrun's job. Its agent serves the store, unless it says that it does not."""
+    agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True"
+    return joined(rank_spec, work, hosts_store=not agent_serves and rank_spec.rank == 0)
+
+
+@contextmanager
+def joined_alone(work: str) -> Iterator[None]:
+    """In a job of this one rank."""
+    store, port = serve_store(LOOPBACK)
+    try:
+        with joined(RankSpec(0, 1, 0, LOOPBACK, port, interface="lo"), work):
+            yield
+    finally:
+        del store  # stops serving
 
 
 def _wait_for_all(store: dist.Store, world_size: int) -> None:

@@ -27,15 +27,15 @@ from thinwire.launch.namespaces import enter_namespace
 from thinwire.launch.rank_spec import RankSpec
 from thinwire.scratch import sigterm_as_exit
 
-# What the others are given to end by themselves once a rank has failed; then they are told to.
+# How long the others have to end by themselves once a rank has failed; then they get SIGTERM.
 GRACE_S = 8.0
-# What they are given after that; then they are killed.
+# How long they have after that; then they are killed.
 END_S = 3.0
 PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Failure:
     """What a rank died of that could still say so: where another went without a word, it knows what was going on."""
 
     why: str
@@ -48,7 +48,7 @@ class _Context(Protocol):
 
 
 def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], rank_specs: Sequence[RankSpec]) -> list[Any]:
-    """`work(member, *arguments)` in a process for each rank spec; what they return, in the order of ranks.
+    """`work(*arguments)` in a process for each rank spec; what they return, in the order of ranks.
 
     `work` must be importable by its module's name. The first failure ends all ranks and is raised as RankFailed.
     """
@@ -75,9 +75,9 @@ def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], rank_specs: Se
         except torch_mp.ProcessExitedException as error:
             how = error.signal_name or f"exit code {error.exit_code}"
             _collect(pipes, results)
-            told = [f"; rank {rank} was told: {each.why}" for rank, each in results.items() if isinstance(each, _Told)]
+            reports = [f"; rank {rank} failed: {r.why}" for rank, r in results.items() if isinstance(r, _Failure)]
             raise RankFailed(
-                error.error_index, len(rank_specs), f"its process ended by {how}{told[0] if told else ''}"
+                error.error_index, len(rank_specs), f"its process ended by {how}{reports[0] if reports else ''}"
             ) from None
         finally:
             _end(context)
@@ -116,11 +116,11 @@ def _rank_main(
     if rank_spec.cores is not None:
         os.sched_setaffinity(0, rank_spec.cores)
     try:
-        with joined(rank_spec, name_of(work)) as member:
-            result = work(member, *arguments)
+        with joined(rank_spec, name_of(work)):
+            result = work(*arguments)
     except Exception as error:
         with suppress(OSError):
-            senders[index].send(_Told(str(error)))
+            senders[index].send(_Failure(str(error)))
         raise
     senders[index].send(result)
     with suppress(EOFError, OSError):

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+LOOPBACK = "127.0.0.1"
 STORE_LIMIT_S = 60.0
 
 

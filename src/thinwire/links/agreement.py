@@ -27,10 +27,10 @@ class Fact:
 def expect_same(door: Door, facts: Mapping[str, Fact]) -> None:
     """Raise Disagreement, the same on every rank, unless all have the same values. All ranks call it."""
     own = {name: fact.value for name, fact in facts.items()}
-    told = [_flat(each) for each in door.gather_json(own, channel=CHANNEL)]
-    for name in dict.fromkeys(name for each in told for name in each):
+    gathered = [_flat(each) for each in door.gather_json(own, channel=CHANNEL)]
+    for name in dict.fromkeys(name for each in gathered for name in each):
         holders: dict[str, list[int]] = {}
-        for rank, each in zip(door.ranks, told, strict=True):
+        for rank, each in zip(door.ranks, gathered, strict=True):
             holders.setdefault(each.get(name, "none"), []).append(rank)
         if len(holders) > 1:
             said = ", ".join(f"{_ranks(ranks)} {_short(value)}" for value, ranks in holders.items())

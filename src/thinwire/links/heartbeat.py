@@ -48,7 +48,7 @@ class Counts:
 
 
 @dataclass
-class Sign:
+class PeerStatus:
     """The last that was heard of a rank, on our own clock."""
 
     counts: Counts
@@ -102,7 +102,7 @@ class Heartbeat:
         self._counts = Counts(0, [0] * world_size, [0] * world_size)
         now = time.monotonic()
         nothing = Counts(0, [0] * world_size, [0] * world_size)
-        self._signs = [Sign(nothing, heard_s=now, moved_s=now) for _ in range(world_size)]
+        self._statuses = [PeerStatus(nothing, heard_s=now, moved_s=now) for _ in range(world_size)]
         self._verdict: str | None = None
         self._agreed = threading.Event()  # the verdict is what the store has
         self._beats = 0
@@ -170,22 +170,22 @@ class Heartbeat:
         if self._verdict is not None:
             raise self._lost()
         now = time.monotonic()
-        others = [(peer, sign) for peer, sign in enumerate(self._signs) if peer != self.rank]
-        behind = [peer for peer, sign in others if waiting.is_behind(peer, sign.counts, self.rank)]
-        for peer, sign in others:
-            if sign.left:
+        others = [(peer, status) for peer, status in enumerate(self._statuses) if peer != self.rank]
+        behind = [peer for peer, status in others if waiting.is_behind(peer, status.counts, self.rank)]
+        for peer, status in others:
+            if status.left:
                 # Two beats: its last words may still be on their way.
                 if peer in behind and now - waiting.since_s > 2 * BEAT_S:
                     raise self._condemn(f"rank {self._ranks[peer]} has left", waiting)
                 continue
-            if not sign.beat and not waiting.concerns(peer):
+            if not status.beat and not waiting.concerns(peer):
                 continue  # a message between two others needs it not
-            if now - sign.heard_s > self._patience_s(sign, now):
-                what = "silent" if sign.beat else "not yet at its door"
-                raise self._condemn(f"rank {self._ranks[peer]} {what} for {now - sign.heard_s:.0f} s", waiting)
-            if sign.state == LOADING:
+            if now - status.heard_s > self._patience_s(status, now):
+                what = "silent" if status.beat else "not yet at its door"
+                raise self._condemn(f"rank {self._ranks[peer]} {what} for {now - status.heard_s:.0f} s", waiting)
+            if status.state == LOADING:
                 continue
-            late_s = now - max(sign.moved_s, waiting.since_s)
+            late_s = now - max(status.moved_s, waiting.since_s)
             if peer in behind and late_s > self.limit_s + 2 * BEAT_S:
                 raise self._condemn(f"rank {self._ranks[peer]} alive but stuck for {late_s:.0f} s", waiting)
         took_s = now - waiting.since_s
@@ -195,28 +195,30 @@ class Heartbeat:
             raise self._condemn(f"{what} (do both ends expect the same sizes?)", waiting)
 
     def _is_anybody_behind(self, waiting: Waiting) -> bool:
-        others = (sign.counts for peer, sign in enumerate(self._signs) if peer != self.rank)
+        others = (status.counts for peer, status in enumerate(self._statuses) if peer != self.rank)
         return any(waiting.is_behind(0, counts, self.rank) for counts in others)
 
-    def _patience_s(self, sign: Sign, now: float) -> float:
+    def _patience_s(self, status: PeerStatus, now: float) -> float:
         """With its silence."""
         store_answers = now - self._answered_s < self.limit_s
-        busy = sign.state == LOADING or not sign.beat
+        busy = status.state == LOADING or not status.beat
         return max(self.limit_s, LOADING_SILENCE_S) if busy and store_answers else self.limit_s
 
     def broken(self, waiting: Waiting, error: str) -> PeerLost:
         """A connection broke: find out whose, within a few beats."""
         deadline = time.monotonic() + SILENCE_S + 3 * BEAT_S
         while self._verdict is None and time.monotonic() < deadline:
-            silent = [peer for peer in self._silent() if self._signs[peer].beat and self._signs[peer].state == HERE]
+            silent = [
+                peer for peer in self._silent() if self._statuses[peer].beat and self._statuses[peer].state == HERE
+            ]
             if silent:
                 return self._condemn(f"rank {self._ranks[silent[0]]} gone", waiting)
             time.sleep(BEAT_S / 10)
         if self._verdict is not None:
             return self._lost()
         for peer in self._silent():
-            sign = self._signs[peer]
-            how = "has left" if sign.left else "gone while it was loading" if sign.beat else "never came"
+            status = self._statuses[peer]
+            how = "has left" if status.left else "gone while it was loading" if status.beat else "never came"
             return self._condemn(f"rank {self._ranks[peer]} {how}", waiting)
         where = f"on channel {waiting.channel!r} in step {waiting.step}"
         return PeerLost(f"a connection broke {where}, though all ranks live: {error}")
@@ -239,8 +241,8 @@ class Heartbeat:
         now = time.monotonic()
         return [
             peer
-            for peer, sign in enumerate(self._signs)
-            if peer != self.rank and (now - sign.heard_s > SILENCE_S or sign.left)
+            for peer, status in enumerate(self._statuses)
+            if peer != self.rank and (now - status.heard_s > SILENCE_S or status.left)
         ]
 
     def _run(self) -> None:
@@ -262,12 +264,12 @@ class Heartbeat:
         self._store.set(_key(self.rank), f"{self._beats} {state} {self._own_counts()}")
         texts = self._store.multi_get([_key(peer) for peer in range(self.world_size)])
         self._answered_s = now = time.monotonic()
-        for sign, text in zip(self._signs, texts, strict=True):
+        for status, text in zip(self._statuses, texts, strict=True):
             beat, state, counts = text.decode().split(" ", 2)
-            if not sign.beat or (state, counts) != (sign.state, sign.counts.text()):
-                sign.state, sign.counts, sign.moved_s = state, Counts.parse(counts), now
-            if int(beat) != sign.beat:
-                sign.beat, sign.heard_s = int(beat), now
+            if not status.beat or (state, counts) != (status.state, status.counts.text()):
+                status.state, status.counts, status.moved_s = state, Counts.parse(counts), now
+            if int(beat) != status.beat:
+                status.beat, status.heard_s = int(beat), now
         if not self._agreed.is_set():
             self._agree()
 

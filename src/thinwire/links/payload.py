@@ -101,8 +101,8 @@ class Payload:
             for size in sizes:
                 door.receive(size, self.source, channel=CHANNEL).wait()
                 door.send(_zeros(1), self.source, channel=CHANNEL).wait()
-        told = torch.tensor(taken, dtype=torch.float64)
-        _, *known = door.broadcast(told, self.source, channel=CHANNEL).wait().tolist()
+        taken_s = torch.tensor(taken, dtype=torch.float64)
+        _, *known = door.broadcast(taken_s, self.source, channel=CHANNEL).wait().tolist()
         return [max(there - byte / 2, byte / 2) for there, byte in zip(known[::2], known[1::2], strict=True)]
 
     def _send(self, door: Door) -> None:

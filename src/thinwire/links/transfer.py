@@ -37,7 +37,7 @@ class Transfer(Generic[T]):
         self._pass_on: Callable[[T], None] | None = None
         self._error: BaseException | None = None
         leaving.transfers.begins()
-        # On CUDA: what the caller's stream must be told to wait for.
+        # On CUDA: what the caller's stream has to wait for.
         self.streamed: list[Any] = []
 
     def wait(self, *, behind: bool = False) -> T:

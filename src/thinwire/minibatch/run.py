@@ -10,7 +10,6 @@ from torch import Tensor
 
 from thinwire.codecs import seed_from
 from thinwire.graphs import Manifest, Shard
-from thinwire.launch import Member
 from thinwire.links import Door
 from thinwire.links.books import ChannelBook
 from thinwire.minibatch import cache, inference, layers, predict
@@ -26,9 +25,9 @@ from thinwire.training.models import Stack, build
 from thinwire.training.own_shard import own_shard
 
 
-def train(member: Member, job: Job[Plan]) -> dict[str, Any]:
+def train(job: Job[Plan]) -> dict[str, Any]:
     """From the shard to the result."""
-    with Door(member.store, limit_s=job.limit_s) as door, own_shard(member, job, door) as (shard, manifest):
+    with Door(limit_s=job.limit_s) as door, own_shard(job, door) as (shard, manifest):
         return Run(job, shard, door, manifest, Topology.read(manifest.folder)).train()
 
 

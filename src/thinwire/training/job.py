@@ -76,8 +76,8 @@ class Job(Generic[P]):
     def identity(self) -> dict[str, Any]:
         """What must be the same for a run to go on: all but where it is kept, how long it lasts and how it is seen."""
         free = ("data", "shards", "epochs", "evaluate_every", "profile", "events", "out", "checkpoint_every", "resume")
-        told = ("check", "checkpoint_steps", "resume_epoch", "limit_s", "launch", "prediction")
-        kept = {name: value for name, value in asdict(self).items() if name not in (*free, *told)}
+        seen = ("check", "checkpoint_steps", "resume_epoch", "limit_s", "launch", "prediction")
+        kept = {name: value for name, value in asdict(self).items() if name not in (*free, *seen)}
         kept["optimizer"] = self.optimizer_name
         if self.decay != "none":  # its pace is a matter of how long the run lasts
             kept["decay"] = f"{self.decay} over {self.epochs} epochs"
