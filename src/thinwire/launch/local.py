@@ -38,9 +38,9 @@ def run(work: Callable[..., Any], *arguments: Any, workers: int) -> list[Any]:
 
 
 def from_first_rank(value: Any) -> Any:
-    """The first rank's value, on all ranks of torchrun's job; only its machine may have a run's files.
+    """The first rank's value, on all ranks of torchrun's job: a run's files may be on its machine only.
 
-    Without torchrun: the value.
+    Without torchrun it is this process's value.
     """
     return value if rank_spec_from_torchrun() is None else run(_from_first_rank, value, workers=1)[0]
 

@@ -14,11 +14,11 @@ from thinwire.launch.meeting import meet
 from thinwire.launch.rank_spec import RankSpec
 from thinwire.launch.store import LOOPBACK, serve_store
 
-# Runs of this process, one after the other.
+# Numbers the jobs that this process joins one after the other.
 _runs = count()
 # How long ranks wait for each other to appear: a machine may import from a slow disk.
 JOIN_LIMIT_S = 600.0
-# gloo's own limit on an operation. The door has a shorter one of its own; this only ends what nobody waits for.
+# gloo's limit on an operation. The door's is shorter; this one only ends what nobody waits for any more.
 OPERATION_LIMIT_S = 600.0
 
 
@@ -44,7 +44,7 @@ def joined(rank_spec: RankSpec, work: str, *, hosts_store: bool = False) -> Iter
         timeout=timedelta(seconds=JOIN_LIMIT_S),
         wait_for_workers=False,
     )
-    # A job that torchrun has started again finds the same store; what the last attempt wrote there is not meant for us.
+    # When torchrun starts a job again, the store still has what the last attempt wrote.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     runs_store = dist.PrefixStore(f"thinwire/{attempt}/{next(_runs)}", store)
     meet(runs_store, rank_spec, work, limit_s=JOIN_LIMIT_S)
@@ -59,7 +59,7 @@ def joined(rank_spec: RankSpec, work: str, *, hosts_store: bool = False) -> Iter
     try:
         yield
     except BaseException:
-        # An operation may still hang on a lost rank. NCCL can give it up; to take gloo's group down would wait for it.
+        # An operation may still wait for a lost rank. NCCL can abort it; to destroy gloo's group would wait for it too.
         leaving.after_error(*dist.distributed_c10d._world.pg_map, store, runs_store)
         dist.distributed_c10d._abort_process_group()
         raise
@@ -67,14 +67,14 @@ def joined(rank_spec: RankSpec, work: str, *, hosts_store: bool = False) -> Iter
 
 
 def joined_by_torchrun(rank_spec: RankSpec, work: str) -> AbstractContextManager[None]:
-    """The same in torchrun's job. Its agent serves the store, unless it says that it does not."""
+    """`joined` in torchrun's job. torchrun's agent serves the store, unless its environment says that it does not."""
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True"
     return joined(rank_spec, work, hosts_store=not agent_serves and rank_spec.rank == 0)
 
 
 @contextmanager
 def joined_alone(work: str) -> Iterator[None]:
-    """In a job of this one rank."""
+    """`joined` in a job of this rank alone."""
     store, port = serve_store(LOOPBACK)
     try:
         with joined(RankSpec(0, 1, 0, LOOPBACK, port, interface="lo"), work):
@@ -84,7 +84,7 @@ def joined_alone(work: str) -> Iterator[None]:
 
 
 def _wait_for_all(store: dist.Store, world_size: int) -> None:
-    """A rank that leaves while another still connects to it would break that one's start."""
+    """Wait until all ranks are connected: one that left before that would break the others' start."""
     if store.add("present", 1) == world_size:
         store.set("all present", "")
     store.wait(["all present"], timedelta(seconds=JOIN_LIMIT_S))

@@ -1,4 +1,4 @@
-"""Where one rank sits: its number, its host, and how it finds the others."""
+"""A rank before it starts: its number, its host, and how it finds the others."""
 
 import os
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class RankSpec:
     threads: int | None = None  # None leaves torch's own choice
     interface: str | None = None  # gloo listens on this one only; None leaves gloo's own choice
     namespace: str | None = None  # the emulated host that the rank lives in
-    cores: frozenset[int] | None = None  # that the rank may use; None leaves the choice to the kernel
+    cores: frozenset[int] | None = None  # those that the rank may use; None leaves it to the kernel
 
 
 def rank_spec_from_torchrun(environment: Mapping[str, str] = os.environ) -> RankSpec | None:

@@ -1,4 +1,4 @@
-"""The store that ranks meet at, served by the launcher, so that the death of no rank takes it away."""
+"""The store that ranks meet at. The launcher serves it, so that it outlives any rank."""
 
 import socket
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The door: every byte that leaves a rank leaves here, counted by channel and peer, and never waited for without end.
+"""The door: every byte that leaves a rank leaves here. It is counted by channel and peer, and no wait is without end.
 
 Asynchronous collectives on torch.distributed, gloo and NCCL alike. Callers bundle: one message per peer and call. Sizes
 are known from the plan on both sides and are never sent ahead.
@@ -33,9 +33,9 @@ from thinwire.links.transfer import LOOK_S, Transfer
 T = TypeVar("T")
 
 LIMIT_S = 60.0
-# The backend's own limit, in limits of the door's.
+# The backend's own limit, as a multiple of the door's.
 BACKEND_LIMITS = 10
-# The same resharding may be under way so often at a time.
+# A relay of the same key may be under way so many times at once.
 REPEATS = 64
 # Doors of the same ranks are numbered in the order they are opened, which is the same on all of them.
 _doors: Counter[tuple[int, ...]] = Counter()
@@ -71,7 +71,7 @@ class Door:
             raise ValueError(f"rank {dist.get_rank()} is not in the process group; open a door over a group it is in")
         self.group = group
         self.world_size = dist.get_world_size(group)
-        self.ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))  # in the whole job
+        self.ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))  # their numbers in the whole job
         self.books = Books()
         self.step = 0
         whose = "all" if len(self.ranks) == dist.get_world_size() else ",".join(map(str, self.ranks))
@@ -82,8 +82,8 @@ class Door:
         self._thread_pool = ThreadPool()
         self._lock = threading.Lock()
         self._entered: defaultdict[str, int] = defaultdict(int)  # collectives by channel
-        self._repeats: defaultdict[str, int] = defaultdict(int)  # of relays
-        if limit_s > LIMIT_S:  # ours counts, so the backend's must be longer
+        self._repeats: defaultdict[str, int] = defaultdict(int)  # relays by channel
+        if limit_s > LIMIT_S:  # the door's limit counts, so the backend's must be longer
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=BACKEND_LIMITS * limit_s), group)
         store = dist.distributed_c10d._get_default_store()
         self._tags = Tags(dist.PrefixStore(f"thinwire-tags-{whose}", store))  # which all doors of a group share
@@ -104,7 +104,7 @@ class Door:
         return dist.get_node_local_rank(fallback_rank=0)
 
     def loading(self) -> AbstractContextManager[None]:
-        """While this rank reads or makes its part of the data: no limit. All ranks enter, and all leave together."""
+        """A block without a limit, to read or make this rank's data in. All ranks enter it, and leave it together."""
         return self.heartbeat.loading(self.step)
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class Door:
     def all_to_all(
         self, outgoing: Sequence[Tensor], incoming_bytes: Sequence[int], *, channel: str
     ) -> Transfer[list[Tensor]]:
-        """outgoing[p] to rank p, uint8; incoming_bytes[p] from it. One's own place is copied."""
+        """outgoing[p] goes to rank p, and incoming_bytes[p] bytes come from it. A rank's part for itself is copied."""
         self._expect_places("outgoing", outgoing)
         self._expect_places("incoming_bytes", incoming_bytes)
         parts = [as_bytes(data) for data in outgoing]
@@ -165,7 +165,7 @@ class Door:
         )
 
     def all_gather(self, data: Tensor, sizes: Sequence[int], *, channel: str) -> Transfer[list[Tensor]]:
-        """Everybody's bytes, sizes[p] of them from rank p."""
+        """The bytes of all ranks, sizes[p] of them from rank p."""
         self._expect_places("sizes", sizes)
         sent = as_bytes(data)
         if sent.nbytes != sizes[self.rank]:
@@ -173,11 +173,10 @@ class Door:
                 f"all_gather: rank {self.rank} gives {sent.nbytes} bytes, the plan says {sizes[self.rank]}"
             )
         if len(set(sizes)) > 1:
-            # gloo's own refuses unequal sizes. Padding would send the largest size around the ring; each to all
-            # sends what there is.
+            # gloo's own refuses unequal sizes. With padding the largest size would go round the ring for every rank.
             return self.all_to_all([sent] * self.world_size, sizes, channel=channel)
         received = [torch.empty_like(sent) for _ in sizes]
-        # A ring: what I send goes to my neighbour, mine and then what I was handed.
+        # A ring: this rank's bytes go to its neighbour, and then what came from the other one.
         bytes_to = {ring_heir(self.rank, self.world_size): sent.nbytes * (self.world_size - 1)}
         transfer, _ = self._enter("all_gather", channel, bytes_to, sum(sizes), lambda: received)
         return self._follow(
@@ -202,7 +201,7 @@ class Door:
         self.gather(torch.zeros(1), channel=channel)
 
     def all_reduce(self, x: Tensor, *, channel: str) -> Transfer[Tensor]:
-        """The sum of everybody's x, in x itself."""
+        """The sum of all ranks' x, in x itself."""
         n = self.world_size
         # A ring again, scatter then gather: 2 (n - 1) / n of x to the neighbour.
         bytes_to = {reduce_heir(self.rank, n): math.ceil(2 * (n - 1) / n * x.nbytes)}
@@ -249,7 +248,7 @@ class Door:
         )
 
     def repeat(self, channel: str) -> int:
-        """How often this was asked before: for keys of relays, where ranks come to a channel in the same order."""
+        """How often this was asked before for the channel: numbers relays that all ranks come to in one order."""
         with self._lock:
             self._repeats[channel] += 1
             return self._repeats[channel] - 1
@@ -266,17 +265,17 @@ class Door:
         number: int = 0,
         chunk_bytes: int,
     ) -> Transfer[Tensor]:
-        """A rank's part in a tree: `data` comes from the source, or is ours if there is none, and goes on to the heirs.
+        """A rank's part in a tree: `data` comes from the source, or is here if there is none, and goes on to the heirs.
 
-        Handed on chunk by chunk while the rest is still coming. `key`, `repeat` (which time it is) and `number` tell
-        relays apart that may be under way at a time; the ranks of one relay give the same.
+        Each chunk goes on while the rest is still coming. Relays that are under way at the same time must differ in
+        `key`, `repeat` (how often it was done before) or `number`; all ranks of one relay give the same.
         """
         for peer in (*heirs, *(() if source is None else (source,))):
             self._expect_peer("relay with", peer)
         passed = as_bytes(data)
         size = passed.nbytes * (len(heirs) + (source is not None))
         ahead = self.heartbeat.begins(size)
-        # Whom to name if nothing comes: the source, or else the first to take it.
+        # An error names the source if nothing comes, or else the first heir.
         if source is not None:
             waiting = Waiting(
                 channel,
@@ -305,7 +304,7 @@ class Door:
     def _enter(
         self, kind: str, channel: str, bytes_to: dict[int, int], incoming_bytes: int, finish: Callable[[], T]
     ) -> tuple[Transfer[T], int]:
-        """Count a collective; its transfer, and which one of its channel's it is, the same on all ranks."""
+        """Count a collective; its transfer, and its number on the channel, the same on all ranks."""
         with self._lock:
             self._entered[channel] += 1
             number = self._entered[channel]
@@ -329,7 +328,7 @@ class Door:
 
         try:
             work = post()
-        except RuntimeError as error:  # somebody has long gone: known at once, and raised by `wait` like all else
+        except RuntimeError as error:  # a rank has gone: `wait` raises it, as it does other errors
             transfer.end(error)
             return transfer
         if keep.device.type == "cuda":
@@ -338,7 +337,7 @@ class Door:
         return transfer
 
     def _message(self, transfer: Transfer[T], channel: str, post: Callable[[int], Any], kept: Tensor) -> Transfer[T]:
-        """Posted here, since order counts; waited for on a thread, since gloo gives no future for messages."""
+        """Post on the caller's thread, since order counts; wait on another, since gloo gives no future for messages."""
         try:
             work = post(self._tags.of_messages(self._own(channel)))
         except RuntimeError as error:
@@ -357,7 +356,7 @@ class Door:
         work: Callable[..., None],
         ends: Sequence[End] = (EVERYBODY,),
     ) -> Transfer[T]:
-        """On a thread, with a tag that nothing else under way to or from these ends has."""
+        """Do this on a thread, with a tag that nothing else under way to or from these ends has."""
         try:
             tag = self._tags.take(self._own(name), number, ends)
         except RuntimeError as error:
@@ -393,8 +392,8 @@ def _error_of(work: Callable[[], None]) -> BaseException | None:
 
 
 def _wait_for(work: Any, kept: Tensor) -> None:
-    """`kept` must live as long as the work."""
-    if kept.device.type == "cuda":  # with a limit NCCL would hold up the thread instead of the stream
+    """Wait for a message; `kept` is its buffer, which must live as long."""
+    if kept.device.type == "cuda":  # given a limit, NCCL would make this thread wait and not the stream
         work.wait()
     else:
         work.wait(streams.UNLIMITED)

@@ -18,9 +18,9 @@ import torch.distributed as dist
 BEAT_S = 1.0
 # Silence that confirms a broken connection.
 SILENCE_S = 3.0
-# A transfer that everybody has entered may be slow, but not slower than this beyond the limit.
+# A transfer that all ranks have entered may take as long as its bytes do at this rate, and the limit.
 LEAST_BYTES_PER_S = 100_000
-# Silence of a rank that is loading, or has not come to its door yet; as long as the store itself answers.
+# The same of a rank that is loading or has not opened its door yet, as long as the store itself answers.
 LOADING_SILENCE_S = 600.0
 VERDICT = "lost"
 HERE, LOADING, LEFT = "here", "loading", "left"
@@ -39,7 +39,9 @@ class Counts:
     received: list[int] = field(default_factory=list)
 
     def text(self) -> str:
-        return ";".join([str(self.operations), *(",".join(map(str, each)) for each in (self.sent, self.received))])
+        return ";".join(
+            [str(self.operations), *(",".join(map(str, numbers)) for numbers in (self.sent, self.received))]
+        )
 
     @staticmethod
     def parse(text: str) -> "Counts":
@@ -49,7 +51,7 @@ class Counts:
 
 @dataclass
 class PeerStatus:
-    """The last that was heard of a rank, on our own clock."""
+    """The last that was heard of a rank; times are this rank's clock."""
 
     counts: Counts
     beat: int = 0  # 0: it has not come yet
@@ -64,7 +66,7 @@ class PeerStatus:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Somebody waits at the door, and for whom: for all to enter a collective, or for one message's other end."""
+    """What a rank waits for: for all ranks to enter a collective, or for the other end of a message."""
 
     channel: str
     step: int
@@ -72,12 +74,12 @@ class Waiting:
     operation: int = 0
     sends_to: int | None = None
     receives_from: int | None = None
-    message: int = 0  # which one between the two
+    message: int = 0  # its number among those between the two
     ahead_bytes: int = 0  # under way already when it was posted: it shares its links with them
     since_s: float = field(default_factory=time.monotonic)
 
     def concerns(self, peer: int) -> bool:
-        """All are waited for in a collective, two in a message."""
+        """Whether it cannot end without this rank: a collective needs all, a message two."""
         return self.operation > 0 or peer in (self.sends_to, self.receives_from)
 
     def is_behind(self, peer: int, counts: Counts, me: int) -> bool:
@@ -89,7 +91,7 @@ class Waiting:
 
 
 class Heartbeat:
-    """This rank's heartbeat and its ear for the others'."""
+    """Gives this rank's signs of life, and watches the others'."""
 
     def __init__(self, store: dist.Store, *, rank: int, ranks: Sequence[int], limit_s: float) -> None:
         """`ranks` are the numbers in the whole job of those that take part; `rank` is this one's place among them."""
@@ -104,28 +106,28 @@ class Heartbeat:
         nothing = Counts(0, [0] * world_size, [0] * world_size)
         self._statuses = [PeerStatus(nothing, heard_s=now, moved_s=now) for _ in range(world_size)]
         self._verdict: str | None = None
-        self._agreed = threading.Event()  # the verdict is what the store has
+        self._agreed = threading.Event()  # set once the verdict is the one in the store
         self._beats = 0
         self._is_loading = False
-        self._answered_s = now  # the store
+        self._answered_s = now  # when the store last did
         self._wake = threading.Event()
         self._stop = False
         self._under_way_bytes = 0
-        # A key that does not exist would block who reads it: everybody makes everybody's.
+        # Reading a key that does not exist would block, so every rank makes all keys.
         for peer in range(world_size):
             store.compare_set(_key(peer), "", f"0 {HERE} {nothing.text()}")
         self._thread = threading.Thread(target=self._run, name="thinwire-heartbeat", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Say that we leave. Where the store does not answer, go without."""
+        """Say that this rank leaves; without a word where the store does not answer."""
         self._stop = True
         self._wake.set()
         self._thread.join(2 * BEAT_S)
 
     @contextmanager
     def loading(self, step: int) -> Iterator[None]:
-        """While inside, nobody takes this rank for stuck; all leave together, and nothing is posted before that."""
+        """While inside, nobody takes this rank for stuck. All ranks leave together, and post nothing before that."""
         self._is_loading = True
         self._wake.set()
         try:
@@ -136,7 +138,9 @@ class Heartbeat:
         self._wake.set()
         while self._is_anybody_behind(waiting):
             self.check(waiting)
-            if time.monotonic() - waiting.since_s < BEAT_S:  # where all load equally long, none waits for a beat
+            if (
+                time.monotonic() - waiting.since_s < BEAT_S
+            ):  # so that ranks which load equally long do not wait for a beat
                 self._wake.set()
             time.sleep(BEAT_S / 20)
 
@@ -156,7 +160,7 @@ class Heartbeat:
             return self._counts.received[peer]
 
     def begins(self, size_bytes: int) -> int:
-        """A transfer is posted; bytes that were under way before it."""
+        """Count a transfer that is posted; how many bytes were under way before it."""
         with self._lock:
             self._under_way_bytes += size_bytes
             return self._under_way_bytes - size_bytes
@@ -174,12 +178,12 @@ class Heartbeat:
         behind = [peer for peer, status in others if waiting.is_behind(peer, status.counts, self.rank)]
         for peer, status in others:
             if status.left:
-                # Two beats: its last words may still be on their way.
+                # Two beats later, since what it last entered may not be known here yet.
                 if peer in behind and now - waiting.since_s > 2 * BEAT_S:
                     raise self._condemn(f"rank {self._ranks[peer]} has left", waiting)
                 continue
             if not status.beat and not waiting.concerns(peer):
-                continue  # a message between two others needs it not
+                continue  # it has not come yet, and this message does not need it
             if now - status.heard_s > self._patience_s(status, now):
                 what = "silent" if status.beat else "not yet at its door"
                 raise self._condemn(f"rank {self._ranks[peer]} {what} for {now - status.heard_s:.0f} s", waiting)
@@ -199,13 +203,13 @@ class Heartbeat:
         return any(waiting.is_behind(0, counts, self.rank) for counts in others)
 
     def _patience_s(self, status: PeerStatus, now: float) -> float:
-        """With its silence."""
+        """How long this rank may be silent before it counts as lost."""
         store_answers = now - self._answered_s < self.limit_s
         busy = status.state == LOADING or not status.beat
         return max(self.limit_s, LOADING_SILENCE_S) if busy and store_answers else self.limit_s
 
     def broken(self, waiting: Waiting, error: str) -> PeerLost:
-        """A connection broke: find out whose, within a few beats."""
+        """The error for a broken connection: within a few beats it shows which rank is gone."""
         deadline = time.monotonic() + SILENCE_S + 3 * BEAT_S
         while self._verdict is None and time.monotonic() < deadline:
             silent = [
@@ -232,7 +236,7 @@ class Heartbeat:
         return self._lost()
 
     def _lost(self) -> PeerLost:
-        # The first to say so decides the words, if the store answers soon.
+        # All ranks raise the words of the first, if the store answers soon.
         self._wake.set()
         self._agreed.wait(2 * BEAT_S)
         return PeerLost(self._verdict)
