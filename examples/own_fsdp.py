@@ -5,10 +5,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from thinwire import launch
+import thinwire
 from thinwire.gradients import fsdp
-from thinwire.launch import Member
-from thinwire.links import Door
 
 WORKERS, STEPS = 2, 60
 
@@ -26,24 +24,24 @@ def batch_of(rank: int, step: int) -> tuple[Tensor, Tensor]:
     return x, (x[:, :4].sum(dim=1, keepdim=True) > 0).float()
 
 
-def train(member: Member) -> tuple[float, float, dict[str, int]]:
-    with Door(member.store) as links:
+def train() -> tuple[float, float, dict[str, int]]:
+    with thinwire.init() as door:
         model = build()
-        mesh = init_device_mesh("cpu", (member.world_size,))
+        mesh = init_device_mesh("cpu", (door.world_size,))
         for layer in model:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
-        fsdp.compress(model, "uniform:8", links, parameters="uniform:4")  # the one line more
+        fsdp.compress(model, "uniform:8", door, parameters="uniform:4")  # the one line more
         optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
         losses = []
         for step in range(STEPS):
-            x, y = batch_of(member.rank, step)
+            x, y = batch_of(door.rank, step)
             loss = nn.functional.binary_cross_entropy_with_logits(model(x), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             losses.append(float(loss.detach()))
-        books = links.books.take()
+        books = door.books.take()
         sent = {
             what: sum(book.bytes_sent for name, book in books.items() if name.startswith(f"{what}.fsdp."))
             for what in ("gradients", "parameters")
@@ -52,8 +50,8 @@ def train(member: Member) -> tuple[float, float, dict[str, int]]:
 
 
 if __name__ == "__main__":
-    first, last, sent = launch.run(train, workers=WORKERS)[0]
-    values = sum(each.numel() for each in build().parameters())
+    first, last, sent = thinwire.launch.run(train, workers=WORKERS)[0]
+    values = sum(weight.numel() for weight in build().parameters())
     float32_bytes = STEPS * 4 * values * (WORKERS - 1) / WORKERS
     print(f"loss {first:.3f}, after {STEPS} steps: {last:.3f}")
     for what, size in sent.items():

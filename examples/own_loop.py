@@ -7,9 +7,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.nn import SAGEConv
 
+import thinwire
 from thinwire import graphs, launch
-from thinwire.launch import Member
-from thinwire.links import Door
 from thinwire.minibatch import Loader, Salient, Topology
 
 
@@ -25,18 +24,18 @@ class Net(torch.nn.Module):
         return x
 
 
-def train(member: Member, folder: Path) -> float:
-    shard = graphs.read_shard(folder, member.rank)
-    model = DistributedDataParallel(Net(shard.x.shape[1], shard.num_classes))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    with Door(member.store) as door:
+def train(folder: Path) -> float:
+    with thinwire.init() as door:
+        shard = graphs.read_shard(folder, door.rank)
+        model = DistributedDataParallel(Net(shard.x.shape[1], shard.num_classes))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         loader = Loader(shard, door, Salient(batch=256, fanouts=(10, 5), cache=0.2), Topology.read(folder))
         for _ in range(5):
             for batch in loader:
                 optimizer.zero_grad()
                 out = model(batch.x, batch.layers)
                 # The mean over all ranks' seeds, of which DDP takes the mean over ranks; a batch may be empty.
-                share = member.world_size / batch.total
+                share = door.world_size / batch.total
                 loss = torch.nn.functional.cross_entropy(out, batch.y.long(), reduction="sum") * share
                 loss.backward()
                 optimizer.step()

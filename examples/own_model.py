@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import BatchNorm, GATv2Conv, JumpingKnowledge
 
+import thinwire
 from thinwire import graphs, launch
 from thinwire.fullgraph import METHODS, QHAdam, distribute
-from thinwire.links import Door
 
 EPOCHS = 30
 
@@ -41,11 +41,11 @@ class Net(nn.Module):
         return out
 
 
-def train(member: launch.Member, folder: str, method: str) -> None:
-    shard = graphs.read_shard(Path(folder), member.rank)
-    x, y = shard.x.float(), shard.y.long()
-    used, tested = shard.split == graphs.TRAIN, shard.split == graphs.TEST
-    with Door(member.store) as door:
+def train(folder: str, method: str) -> None:
+    with thinwire.init() as door:
+        shard = graphs.read_shard(Path(folder), door.rank)
+        x, y = shard.x.float(), shard.y.long()
+        used, tested = shard.split == graphs.TRAIN, shard.split == graphs.TEST
         torch.manual_seed(0)
         # The line that makes it distributed: the model, this rank's part, the way to the others, the method.
         model = distribute(Net(x.shape[1], shard.num_classes), shard, door, method)
@@ -61,7 +61,7 @@ def train(member: launch.Member, folder: str, method: str) -> None:
             optimizer.step()
             if (epoch + 1) % 5 == 0:
                 total = door.all_reduce(loss.detach().clone().view(1), channel="loss").wait()
-                if member.rank == 0:
+                if door.rank == 0:
                     print(f"epoch {epoch + 1}: loss {float(total):.4f}", flush=True)
         model.eval()  # messages are exact here, whatever the method
         with torch.no_grad():
@@ -69,7 +69,7 @@ def train(member: launch.Member, folder: str, method: str) -> None:
         counts = torch.tensor([right.sum(), len(right)], dtype=torch.float64)
         hits, tries = door.all_reduce(counts, channel="score").wait().tolist()
         sent = sum(book.bytes_sent for book in door.books.take().values())
-        if member.rank == 0:
+        if door.rank == 0:
             print(f"{method}: test accuracy {hits / tries:.2%}, {sent / EPOCHS / 1e6:.2f} MB an epoch from this rank")
 
 

@@ -4,13 +4,14 @@ python examples/own_reshard.py
 """
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from thinwire import crossmesh, launch
 
 
-def work(member: launch.Member) -> list[str]:
+def work() -> list[str]:
     """What each of four ranks runs; with torchrun, your own script."""
     said = []
     left, square = DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [[0, 1], [2, 3]])
@@ -22,7 +23,7 @@ def work(member: launch.Member) -> list[str]:
     out = crossmesh.reshard(x, square, [Shard(1), Replicate()], name="activation")
     said.append(f"out is {tuple(out.to_local().shape)} here, {tuple(out.shape)} in all")
     out.to_local().square().sum().backward()
-    if x.grad is not None and member.rank < 2:
+    if x.grad is not None and dist.get_rank() < 2:
         said.append(f"x.grad is right: {torch.equal(x.grad.to_local(), 2 * x.to_local().detach())}")
 
     # How it went: before anything is sent, and for any network.
@@ -41,7 +42,7 @@ def work(member: launch.Member) -> list[str]:
         now = weights + 0.01 * step
         served = sync.send({"weights": distribute_tensor(now, left, [Shard(0)])})
         assert sync.plan is not None
-        if member.rank == 3:
+        if dist.get_rank() == 3:
             error = float((served["weights"].to_local() - now).abs().max())
             said.append(f"step {step}: {sync.plan.sent_bytes} bytes, error {error:.1e}")
     crossmesh.close()

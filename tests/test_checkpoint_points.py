@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from thinwire.training import checkpoint
-from thinwire.training.checkpoint import Checkpoint, CheckpointError, Offer, Place, Point
+from thinwire.training.checkpoint import Checkpoint, CheckpointError, Offer, Point, RankFiles
 
 
 def test_points_are_written_as_they_are_read() -> None:
@@ -24,7 +24,7 @@ def test_what_is_no_point_is_refused(text: str) -> None:
 
 
 def test_the_last_few_stay_and_the_last_end_of_an_epoch(tmp_path: Path) -> None:
-    place = Place(tmp_path, 0, 2)
+    place = RankFiles(tmp_path, 0, 2)
     written = [Point(1), Point(2), *(Point(2, step) for step in (3, 6, 9, 12))]
     for number, point in enumerate(written):
         checkpoint.write(place, Checkpoint(point, {"n": number}, {"w": torch.full((2,), float(number))}))

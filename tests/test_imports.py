@@ -58,6 +58,23 @@ def test_a_first_look_waits_for_no_torch(words: tuple[str, ...]) -> None:
     assert processor_s("-m", "thinwire", *words) - processor_s("-c", "pass") < MOST_S
 
 
+LAZY = """
+import sys, thinwire
+assert not {"torch", "numpy"} & set(sys.modules)
+thinwire.launch
+assert "torch" not in sys.modules
+thinwire.codecs, thinwire.Door, thinwire.init, thinwire.crossmesh, thinwire.gradients
+assert not {"torch_geometric", "thinwire.fullgraph", "thinwire.graphs", "plotly"} & set(sys.modules)
+assert all(getattr(thinwire, name) is not None for name in thinwire.__all__)
+assert not hasattr(thinwire, "nothing")
+"""
+
+
+def test_a_name_of_the_package_is_imported_when_it_is_asked_for() -> None:
+    done = subprocess.run([sys.executable, "-c", LAZY], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_training_brings_nothing_of_what_it_does_not_use() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -30,7 +30,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bench": TECHNIQUES | {"training", "graphs"} | PARTS | FOUNDATION,
     "cli": TECHNIQUES | {"bench", "prediction", "report", "training", "graphs"} | PARTS | FOUNDATION,
     "__main__": {"cli"},
-    "__init__": set(),
+    "start": {"links", "launch"} | FOUNDATION,
+    # What it offers, for readers and type checkers: it imports none of them before it is asked (test_imports.py).
+    "__init__": {"later", "start", "graphs"} | TECHNIQUES | PARTS,
 }
 BANNED_NAMES = {"utils", "common", "core", "helpers", "misc"}
 
@@ -82,6 +84,32 @@ def test_house_rules(file: Path) -> None:
         assert not any(module.split(".")[0] == "rich" for module in modules), "only cli/ prints"
     if layer == "codecs":
         assert not any(module.startswith("torch.distributed") for module in modules), "codecs know no network"
+
+
+def hidden_modules(init: Path, package: str) -> set[str]:
+    """Modules of a package that a name it takes from elsewhere hides: `thinwire.x.plan` would not be that module."""
+    modules = {path.stem for path in init.parent.iterdir()}
+    imports = (node for node in ast.walk(ast.parse(init.read_text())) if isinstance(node, ast.ImportFrom))
+    return {alias.name for node in imports if node.module != package for alias in node.names} & modules
+
+
+PACKAGES = sorted(SOURCE.rglob("__init__.py"))
+# Goes when fullgraph's methods have become classes.
+STILL_HIDDEN = {"thinwire.fullgraph": {"distribute"}}
+
+
+@pytest.mark.parametrize("init", PACKAGES, ids=lambda init: init.parent.name)
+def test_no_name_of_a_package_hides_a_module(init: Path) -> None:
+    package = ".".join(("thinwire", *init.parent.relative_to(SOURCE).parts))
+    assert hidden_modules(init, package) == STILL_HIDDEN.get(package, set())
+
+
+def test_the_check_sees_a_hidden_module(tmp_path: Path) -> None:
+    (tmp_path / "plan.py").touch()
+    (tmp_path / "costs.py").touch()
+    init = tmp_path / "__init__.py"
+    init.write_text("from thinwire.x import costs\nfrom thinwire.x.plan import Plan, plan\n")
+    assert hidden_modules(init, "thinwire.x") == {"plan"}
 
 
 def test_the_check_sees_a_wrong_import() -> None:

@@ -47,10 +47,11 @@ def after_error(*kept: object) -> None:
     """Have this process end well whatever still hangs. `kept` lives as long as the process."""
     for each in kept:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
-    atexit.register(_leave)
+    atexit.register(leave)
 
 
-def _leave() -> None:
+def leave() -> None:
+    """End this process now, if a transfer still hangs after a while; else return, for Python to end it."""
     deadline = time.monotonic() + PATIENCE_S
     while hanging := _hangs():
         if time.monotonic() > deadline:
@@ -59,7 +60,7 @@ def _leave() -> None:
     if not hanging:
         return
     # Those that are registered still; later ones have been called before us.
-    atexit.unregister(_leave)
+    atexit.unregister(leave)
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from thinwire.crossmesh.layout import Layout, region_shape
 from thinwire.crossmesh.network import Network
-from thinwire.crossmesh.plan import Plan
+from thinwire.crossmesh.planning import Plan
 from thinwire.crossmesh.regions import pack, unpack
 
 MESHES = [(1,), (2,), (3,), (4,), (1, 2), (2, 2), (2, 3), (4, 2), (2, 1, 2), (2, 2, 2)]

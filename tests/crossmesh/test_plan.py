@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from tests.crossmesh.made import carried_out, drawn_layout, drawn_network, drawn_shape, tiles
-from thinwire.crossmesh.balance import Job, balance, bound_s
-from thinwire.crossmesh.broadcast import ALLGATHER, BROADCAST, SEND_RECV, WAYS
+from thinwire.crossmesh.balance import Shipment, balance, bound_s
+from thinwire.crossmesh.broadcast import ALLGATHER, BROADCAST, SEND_RECV, STRATEGIES
 from thinwire.crossmesh.layout import Layout
 from thinwire.crossmesh.network import Network
-from thinwire.crossmesh.plan import AUTO, Plan, TensorSpec, plan, plan_all
+from thinwire.crossmesh.planning import AUTO, Plan, TensorSpec, plan, plan_all
 from thinwire.crossmesh.tasks import unit_tasks
 
 
-@pytest.mark.parametrize("strategy", [*WAYS, AUTO])
+@pytest.mark.parametrize("strategy", [*STRATEGIES, AUTO])
 def test_plans_bring_every_value_where_it_belongs(strategy: str) -> None:
     rng = random.Random(strategy)
     moved = 0
@@ -98,15 +98,15 @@ def test_unit_tasks_are_as_many_as_the_paper_counts() -> None:
         assert len(unit_tasks(sides[0], sides[1], 4)[0]) == count
 
 
-def exhaustive_s(jobs: Sequence[Job]) -> float:
+def exhaustive_s(shipments: Sequence[Shipment]) -> float:
     """The least makespan of all senders and orders."""
     best = float("inf")
-    for senders in itertools.product(*(job.seconds for job in jobs)):
-        for order in itertools.permutations(range(len(jobs))):
+    for senders in itertools.product(*(shipment.seconds for shipment in shipments)):
+        for order in itertools.permutations(range(len(shipments))):
             free: defaultdict[tuple[str, int], float] = defaultdict(float)
             for index in order:
                 sender, seconds = senders[index]
-                ports = jobs[index].ports(sender)
+                ports = shipments[index].ports(sender)
                 end = max(free[port] for port in ports) + seconds
                 for port in ports:
                     free[port] = end
@@ -114,11 +114,11 @@ def exhaustive_s(jobs: Sequence[Job]) -> float:
     return best
 
 
-def drawn_jobs(rng: random.Random) -> list[Job]:
-    """Up to five jobs; senders and receivers apart, or the same hosts."""
+def drawn_shipments(rng: random.Random) -> list[Shipment]:
+    """Up to five shipments; senders and receivers apart, or the same hosts."""
     hosts = rng.randint(2, 4)
     apart = rng.random() < 0.7
-    jobs = []
+    shipments = []
     for _ in range(rng.randint(1, 5)):
         senders = rng.sample(range(hosts), rng.randint(1, min(2, hosts - 1)))
         others = [host for host in range(hosts) if host not in senders]
@@ -126,27 +126,29 @@ def drawn_jobs(rng: random.Random) -> list[Job]:
         receivers = tuple(rng.sample(pool, rng.randint(1, len(pool))))
         size = rng.choice((1.0, 2.0, 3.0, 5.0))
         factor = rng.choice((1.0, 1.0, 2.0))
-        jobs.append(Job(tuple((host, size * (factor if i else 1.0)) for i, host in enumerate(senders)), receivers))
-    return jobs
+        shipments.append(
+            Shipment(tuple((host, size * (factor if i else 1.0)) for i, host in enumerate(senders)), receivers)
+        )
+    return shipments
 
 
 def test_the_bound_is_true_and_the_search_optimal_on_small_cases() -> None:
     rng = random.Random(7)
     tight = optimal = 0
     for _ in range(1000):
-        jobs = drawn_jobs(rng)
-        best = exhaustive_s(jobs)
-        bound = bound_s(jobs)
-        found = balance(jobs)
+        shipments = drawn_shipments(rng)
+        best = exhaustive_s(shipments)
+        bound = bound_s(shipments)
+        found = balance(shipments)
         assert bound <= best * (1 + 1e-9)
         assert found.makespan_s >= best * (1 - 1e-9)
         tight += bound >= best * (1 - 1e-4)
         optimal += found.makespan_s <= best * (1 + 1e-9)
         # The schedule is one: no port is used twice at a time.
         used: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
-        for job, sender, start in zip(jobs, found.senders, found.starts_s, strict=True):
-            for port in job.ports(sender):
-                used[port].append((start, start + dict(job.seconds)[sender]))
+        for shipment, sender, start in zip(shipments, found.senders, found.starts_s, strict=True):
+            for port in shipment.ports(sender):
+                used[port].append((start, start + dict(shipment.seconds)[sender]))
         for spans in used.values():
             for (_, end), (begin, _) in itertools.pairwise(sorted(spans)):
                 assert begin >= end - 1e-9
@@ -156,9 +158,9 @@ def test_the_bound_is_true_and_the_search_optimal_on_small_cases() -> None:
 
 def test_alpas_counterexample() -> None:
     """{1,2} -> 4 and {1} -> 3: a bound that fixes a greedy sender says 10; 5 is possible."""
-    jobs = [Job(((1, 5.0), (2, 5.0)), (4,)), Job(((1, 5.0),), (3,))]
-    assert balance(jobs).makespan_s == 5.0
-    assert bound_s(jobs) == pytest.approx(5.0, rel=1e-5)
+    shipments = [Shipment(((1, 5.0), (2, 5.0)), (4,)), Shipment(((1, 5.0),), (3,))]
+    assert balance(shipments).makespan_s == 5.0
+    assert bound_s(shipments) == pytest.approx(5.0, rel=1e-5)
 
 
 def test_a_large_plan_takes_less_than_a_second() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from thinwire.crossmesh.layout import Layout
 from thinwire.crossmesh.network import Network
-from thinwire.crossmesh.plan import plan
+from thinwire.crossmesh.planning import plan
 from thinwire.crossmesh.roles import Roles
 
 RANKS = tuple(range(16))
@@ -54,7 +54,7 @@ def test_a_sum_of_many_ranks_holds_two_parts_at_a_time() -> None:
         dtypes=[torch.float32],
         channels=["x"],
         key="",
-        turn=0,
+        repeat=0,
         seed=0,
         device=None,
         known={},

@@ -9,7 +9,7 @@ from tests.dist.test_lab import needs_lab
 from thinwire.bench import harness
 from thinwire.bench.case import Case
 from thinwire.crossmesh.broadcast import ALLGATHER, BROADCAST, SEND_RECV
-from thinwire.crossmesh.plan import AUTO
+from thinwire.crossmesh.planning import AUTO
 from thinwire.crossmesh.run import WORKERS
 from thinwire.launch import Lab, RankFailed, local
 

@@ -11,7 +11,7 @@ from thinwire.crossmesh.pipelines import edges, schedule
 from thinwire.crossmesh.pipelines.edges import Edge
 from thinwire.crossmesh.pipelines.receives import Receive, receives
 from thinwire.crossmesh.pipelines.schedule import Action, Schedule
-from thinwire.crossmesh.pipelines.simulate import Costs, chain, simulate
+from thinwire.crossmesh.pipelines.simulator import Costs, chain, simulate
 from thinwire.crossmesh.pipelines.warm_up import warm_up_under
 
 GOLDEN = {

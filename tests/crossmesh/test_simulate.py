@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thinwire.crossmesh.pipelines import schedule
-from thinwire.crossmesh.pipelines.simulate import Costs, StageCost, WireCost, chain, simulate
+from thinwire.crossmesh.pipelines.simulator import Costs, StageCost, WireCost, chain, simulate
 from thinwire.crossmesh.pipelines.timeline import Timeline, write_trace
 
 N, M = 4, 16

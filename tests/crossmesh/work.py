@@ -17,40 +17,39 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from tests.crossmesh.made import drawn_layout, drawn_shape, tiles
 from thinwire import crossmesh
 from thinwire.crossmesh import roles
-from thinwire.crossmesh.broadcast import WAYS
+from thinwire.crossmesh.broadcast import STRATEGIES
 from thinwire.crossmesh.layout import Layout
 from thinwire.crossmesh.network import Network
-from thinwire.crossmesh.plan import AUTO, Gate, Plan, Route, TensorSpec, plan, plan_all
+from thinwire.crossmesh.planning import AUTO, Gate, Plan, Route, TensorSpec, plan, plan_all
 from thinwire.crossmesh.run import start
-from thinwire.launch import Member
 from thinwire.links import Door, PeerLost
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int16, torch.bool, torch.complex64, torch.uint8)
 
 
-def random_plans(member: Member, seed: int, count: int) -> int:
+def random_plans(seed: int, count: int) -> int:
     """Every strategy, hosts made up; all ranks draw the same and compare with the cut whole, byte for byte."""
     rng = random.Random(seed)
     moved = 0
-    with Door(member.store) as door:
+    with Door() as door:
         handles = []
         for number in range(count):
             shape = drawn_shape(rng)
-            source = drawn_layout(rng, member.world_size, shape, partial=True)
-            destination = drawn_layout(rng, member.world_size, shape)
-            hosts = [rng.randrange(3) for _ in range(member.world_size)]
+            source = drawn_layout(rng, door.world_size, shape, partial=True)
+            destination = drawn_layout(rng, door.world_size, shape)
+            hosts = [rng.randrange(3) for _ in range(door.world_size)]
             dtype = torch.float32 if source.partial_axes else rng.choice(DTYPES)
             even = Network.even([*hosts])
             spec = TensorSpec("x", source, destination, dtype.itemsize)
-            made = plan_all((spec,), even, rng.choice([*WAYS, AUTO]), rng.choice((16, 256, 1 << 20)))
+            made = plan_all((spec,), even, rng.choice([*STRATEGIES, AUTO]), rng.choice((16, 256, 1 << 20)))
             whole = torch.randint(0, 100, shape, generator=torch.Generator().manual_seed(number)).to(dtype)
-            own = tiles(source, whole).get(member.rank)
+            own = tiles(source, whole).get(door.rank)
             before = None if own is None else own.clone()
             turned = rng.random() < 0.5
             if own is not None and own.dim() > 1 and turned:
                 own = own.transpose(0, 1).contiguous().transpose(0, 1)  # not contiguous
             handle = start(made, own, door, dtype=dtype)
-            handles.append((handle, own, before, tiles(destination, whole).get(member.rank)))
+            handles.append((handle, own, before, tiles(destination, whole).get(door.rank)))
             if len(handles) == 3:  # three calls under way at a time
                 for handle, own, before, expected in handles:
                     out = handle.wait()
@@ -89,7 +88,7 @@ def scrambled(made: Plan, rng: random.Random) -> Plan:
     return replace(made, routes=tuple(routes))
 
 
-def any_plans(member: Member, seed: int, count: int) -> tuple[int, int]:
+def any_plans(seed: int, count: int) -> tuple[int, int]:
     """Plans that no planner would make: routes done, and the most that this rank had in hand at a time."""
     rng = random.Random(seed)
     done = most = now = 0
@@ -108,23 +107,23 @@ def any_plans(member: Member, seed: int, count: int) -> tuple[int, int]:
                 now -= 1
 
     roles.Roles.take_part = counted  # type: ignore[method-assign, assignment]
-    with Door(member.store, limit_s=20) as door:
+    with Door(limit_s=20) as door:
         for _ in range(count):
             shape = (rng.randint(3, 9), rng.randint(3, 9))
-            source = drawn_layout(rng, member.world_size, shape)
-            destination = drawn_layout(rng, member.world_size, shape)
+            source = drawn_layout(rng, door.world_size, shape)
+            destination = drawn_layout(rng, door.world_size, shape)
             spec = TensorSpec("x", source, destination, 8)
-            made = scrambled(plan_all((spec,), Network.even(range(member.world_size)), AUTO, 64), rng)
+            made = scrambled(plan_all((spec,), Network.even(range(door.world_size)), AUTO, 64), rng)
             whole = torch.arange(shape[0] * shape[1]).view(shape)
-            out = start(made, tiles(source, whole).get(member.rank), door, dtype=torch.int64).wait()
-            expected = tiles(destination, whole).get(member.rank)
+            out = start(made, tiles(source, whole).get(door.rank), door, dtype=torch.int64).wait()
+            expected = tiles(destination, whole).get(door.rank)
             if out is not None and expected is not None:
                 assert torch.equal(out, expected)
             done += len(made.routes)
     return done, most
 
 
-def dtensors(member: Member) -> dict[str, Any]:
+def dtensors() -> dict[str, Any]:
     """DTensor's own full_tensor is the judge. Four ranks."""
     meshes = {
         "left": DeviceMesh("cpu", [0, 1]),
@@ -172,7 +171,7 @@ def distribute_in_vain(whole: torch.Tensor, mesh: DeviceMesh, placements: list[A
     assert distribute_tensor(whole, mesh, placements, src_data_rank=None).to_local().numel() == 0
 
 
-def gradients(member: Member) -> bool:
+def gradients() -> bool:
     """The gradient of a function of the resharded tensor, beside one process's."""
     left, square = DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [[1, 2], [3, 0]])
     whole = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
@@ -189,40 +188,40 @@ def gradients(member: Member) -> bool:
         local = out.to_local()
         offset = torch.arange(5.0)
         if wanted[0] == Shard(1):
-            tile = Layout((2, 2), (1, 2, 3, 0), ("S1", "R"), (6, 5)).tiles[member.rank]
+            tile = Layout((2, 2), (1, 2, 3, 0), ("S1", "R"), (6, 5)).tiles[dist.get_rank()]
             offset = torch.cat([offset[low:high] for low, high in tile[1]])
         (local.sin() * offset).sum().backward()
         assert plain.grad is not None
-        if member.rank < 2:
+        if dist.get_rank() < 2:
             assert isinstance(x.grad, DTensor)
             expected = distribute_tensor(plain.grad, left, placements, src_data_rank=None)
             assert torch.equal(x.grad.to_local(), expected.to_local())
         else:
             distribute_in_vain(plain.grad, left, list(placements))
     # Partial sums: reduced on the way, and the whole gradient comes back to each.
-    size = 4 if member.rank < 2 else 0  # no values outside the mesh
-    own = torch.full((size,), float(member.rank + 1), requires_grad=True)
+    size = 4 if dist.get_rank() < 2 else 0  # no values outside the mesh
+    own = torch.full((size,), float(dist.get_rank() + 1), requires_grad=True)
     partial = DTensor.from_local(own, left, [Partial()], run_check=False, shape=torch.Size((4,)), stride=(1,))
     out = crossmesh.reshard(partial, square, [Shard(0), Shard(0)])
     assert torch.equal(out.to_local().detach(), torch.tensor([3.0]))
     (out.to_local() * 2).sum().backward()
-    if member.rank < 2:
+    if dist.get_rank() < 2:
         assert own.grad is not None
         assert torch.equal(own.grad, torch.full((4,), 2.0))
     crossmesh.close()
     return True
 
 
-def reductions(member: Member) -> bool:
+def reductions() -> bool:
     """Averages, maxima and minima of partial tensors; an average's gradient; what has none is refused."""
     left, right = DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [2, 3])
-    size = 6 if member.rank < 2 else 0
+    size = 6 if dist.get_rank() < 2 else 0
     for how, expected in {"sum": 3.0, "avg": 1.5, "max": 2.0, "min": 1.0}.items():
-        own = torch.full((size,), member.rank + 1.0)
+        own = torch.full((size,), dist.get_rank() + 1.0)
         options: dict[str, Any] = {"run_check": False, "shape": torch.Size((6,)), "stride": (1,)}
         out = crossmesh.reshard(DTensor.from_local(own, left, [Partial(how)], **options), right, [Shard(0)])
-        assert out.to_local().tolist() == [expected] * (3 if member.rank > 1 else 0)
-    own = torch.full((size,), member.rank + 1.0, requires_grad=True)
+        assert out.to_local().tolist() == [expected] * (3 if dist.get_rank() > 1 else 0)
+    own = torch.full((size,), dist.get_rank() + 1.0, requires_grad=True)
     out = crossmesh.reshard(DTensor.from_local(own, left, [Partial("avg")], **options), right, [Shard(0)])
     out.to_local().sum().backward()
     assert own.grad is not None
@@ -234,14 +233,14 @@ def reductions(member: Member) -> bool:
     dist.barrier()
     x = DTensor.from_local(torch.ones(size), left, [Replicate()], **options)
     made = crossmesh.plan(left, [Replicate()], right, [Shard(0)], (6,), torch.float32)
-    assert crossmesh.reshard(x, right, [Shard(0)], plan=made).to_local().numel() == (3 if member.rank > 1 else 0)
+    assert crossmesh.reshard(x, right, [Shard(0)], plan=made).to_local().numel() == (3 if dist.get_rank() > 1 else 0)
     with pytest.raises(ValueError, match="plan again"):
         crossmesh.reshard(x, right, [Replicate()], plan=made)
     crossmesh.close()
     return True
 
 
-def swapped(member: Member) -> bool:
+def swapped() -> bool:
     """Two equal reshards, differentiated in different orders on different ranks: gradients don't cross."""
     left, right = DeviceMesh("cpu", [0]), DeviceMesh("cpu", [1])
     whole = torch.zeros(4)
@@ -250,12 +249,12 @@ def swapped(member: Member) -> bool:
         x.requires_grad_()
     outs = [crossmesh.reshard(x, right, [Replicate()]) for x in (first, second)]
     losses = [out.to_local().sum() * weight for out, weight in zip(outs, (2.0, 3.0), strict=True)]
-    moving = [threading.Thread(target=loss.backward) for loss in (losses if member.rank else losses[::-1])]
+    moving = [threading.Thread(target=loss.backward) for loss in (losses if dist.get_rank() else losses[::-1])]
     for thread in moving:
         thread.start()
     for thread in moving:
         thread.join()
-    if member.rank == 0:
+    if dist.get_rank() == 0:
         for x, weight in ((first, 2.0), (second, 3.0)):
             assert isinstance(x.grad, DTensor)
             assert x.grad.to_local().tolist() == [weight] * 4
@@ -263,7 +262,7 @@ def swapped(member: Member) -> bool:
     return True
 
 
-def differences(member: Member, strategy: str) -> float:
+def differences(strategy: str) -> float:
     """From one rank to replicas on its own host and on others, by several routes; the largest error after a change."""
     one, others = DeviceMesh("cpu", [0]), DeviceMesh("cpu", [1, 2, 3])
     cost = Network.even([0, 0, 1, 2])
@@ -278,27 +277,27 @@ def differences(member: Member, strategy: str) -> float:
     return worst
 
 
-def without_a_tensor(member: Member) -> bool:
+def without_a_tensor() -> bool:
     """Ranks outside the source mesh need no x; a rank in neither mesh does not call at all."""
-    if member.rank == 3:
+    if dist.get_rank() == 3:
         dist.barrier()
         return True
     source, destination = DeviceMesh("cpu", [0], _init_backend=False), DeviceMesh("cpu", [1, 2], _init_backend=False)
     made = crossmesh.plan(source, [Replicate()], destination, [Shard(0)], (5,), torch.float32)
     x = None
-    if member.rank == 0:
+    if dist.get_rank() == 0:
         x = DTensor.from_local(torch.arange(5.0), source, [Replicate()], run_check=False)
     out = crossmesh.reshard(x, destination, [Shard(0)], plan=made, dtype=torch.float32)
-    expected = {0: [], 1: [0.0, 1.0, 2.0], 2: [3.0, 4.0]}[member.rank]
+    expected = {0: [], 1: [0.0, 1.0, 2.0], 2: [3.0, 4.0]}[dist.get_rank()]
     assert out.to_local().tolist() == expected
     dist.barrier()
     crossmesh.close()
     return True
 
 
-def killed(member: Member, folder: str, placement: str) -> None:
+def killed(folder: str, placement: str) -> None:
     """Rank 2 dies in the middle of something large; the others are told which, and what it carried."""
-    with Door(member.store, limit_s=10) as door:
+    with Door(limit_s=10) as door:
         if placement == "P":
             source = Layout((4,), (0, 1, 2, 3), ("P",), (1 << 21,))
             destination = Layout((4,), (0, 1, 2, 3), ("R",), (1 << 21,))
@@ -306,35 +305,35 @@ def killed(member: Member, folder: str, placement: str) -> None:
             source = Layout((2,), (0, 1), ("S0",), (1 << 22,))
             destination = Layout((2,), (2, 3), ("R",), (1 << 22,))
         made = plan(source, destination, itemsize=4, network=Network.even([0, 0, 1, 1]), name="weights")
-        own = torch.zeros(1 << 21) if member.rank in source.ranks else None
+        own = torch.zeros(1 << 21) if door.rank in source.ranks else None
         start(made, own, door, name="weights", dtype=torch.float32).wait()
-        if member.rank == 2:
+        if door.rank == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         try:
             for _ in range(3):
                 start(made, own, door, name="weights", dtype=torch.float32).wait()
         except PeerLost as error:
-            (Path(folder) / str(member.rank)).write_text(str(error))
+            (Path(folder) / str(door.rank)).write_text(str(error))
             raise
 
 
-def bytes_between_hosts(member: Member, strategy: str) -> tuple[int, int, int]:
+def bytes_between_hosts(strategy: str) -> tuple[int, int, int]:
     """Of this rank: bytes sent to other hosts by the door's books; what the plan says of all, and the least."""
     hosts = [0, 0, 1, 1]
-    with Door(member.store) as door:
+    with Door() as door:
         source = Layout((2,), (0, 1), ("S0",), (64, 33))
         destination = Layout((2,), (2, 3), ("R",), (64, 33))
         made = plan(source, destination, itemsize=4, network=Network.even(hosts), strategy=strategy)
         door.books.take()
-        own = torch.ones(32, 33) if member.rank < 2 else None
+        own = torch.ones(32, 33) if door.rank < 2 else None
         start(made, own, door, dtype=torch.float32).wait()
         sent = 0
         for book in door.books.take().values():
-            sent += sum(size for peer, size in book.bytes_to.items() if hosts[peer] != hosts[member.rank])
+            sent += sum(size for peer, size in book.bytes_to.items() if hosts[peer] != hosts[door.rank])
         return sent, made.host_bytes, made.least_host_bytes
 
 
-def state_dicts(member: Member, codec: str) -> list[float]:
+def state_dicts(codec: str) -> list[float]:
     """A model's weights from 2x2 to 1x2, three times, changing a little: the largest error of each time."""
     trainer, server = DeviceMesh("cpu", [[0, 1], [2, 3]]), DeviceMesh("cpu", [[4, 5]])
     errors = []
@@ -376,6 +375,6 @@ def _weights(time: int) -> dict[str, torch.Tensor]:
     return made | {"steps": torch.tensor([7 + time])}
 
 
-def profiled(member: Member) -> Network:
-    with Door(member.store) as door:
+def profiled() -> Network:
+    with Door() as door:
         return crossmesh.profile(door)

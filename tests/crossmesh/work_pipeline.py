@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
@@ -16,11 +17,10 @@ from thinwire.crossmesh.network import Network
 from thinwire.crossmesh.pipelines import edges, schedule, torch_schedules
 from thinwire.crossmesh.pipelines.crossing import Crossing
 from thinwire.crossmesh.pipelines.edges import Edge, Kind, StageRanks
-from thinwire.crossmesh.pipelines.profile import profile
+from thinwire.crossmesh.pipelines.profiling import profile
 from thinwire.crossmesh.pipelines.run import Pipeline
 from thinwire.crossmesh.pipelines.schedule import Action, Schedule
-from thinwire.crossmesh.pipelines.simulate import chain, simulate
-from thinwire.launch import Member
+from thinwire.crossmesh.pipelines.simulator import chain, simulate
 from thinwire.links import Door, PeerLost
 
 WIDTH, CLASSES = 16, 5
@@ -131,7 +131,6 @@ def whole(kind: str, rows: int, n: int = 4) -> tuple[float, list[dict[str, Tenso
 
 
 def run(
-    member: Member,
     kind: str,
     ranks: Sequence[StageRanks | Sequence[int]],
     schedules: Mapping[str, Schedule],
@@ -140,10 +139,10 @@ def run(
 ) -> dict[str, Any]:
     """By schedule: the stage, its losses and gradients of the last step, peak activations and bytes by channel."""
     found = {}
-    with Door(member.store, limit_s=20) as door:
+    with Door(limit_s=20) as door:
         for name, chosen in schedules.items():
             stages = unet_stages() if kind == "unet" else plain_stages(len(ranks))
-            own = next(number for number, each in enumerate(ranks) if member.rank in _numbers(each))
+            own = next(number for number, each in enumerate(ranks) if door.rank in _numbers(each))
             with Pipeline(
                 stages[own],
                 ranks,
@@ -216,7 +215,7 @@ class Head(nn.Module):
         return out
 
 
-def tied(member: Member) -> list[tuple[Tensor, Tensor]]:
+def tied() -> list[tuple[Tensor, Tensor]]:
     """Two steps without zero_grad, an embedding that is the head as well, two ranks at the head's stage."""
     torch.manual_seed(0)
     first, last = First(), Head()
@@ -228,15 +227,15 @@ def tied(member: Member) -> list[tuple[Tensor, Tensor]]:
         nn.functional.cross_entropy(made, y).backward()
     expected = [_gradient(each) for each in (first.embedding.weight, first.block.up.weight)]
     first.zero_grad()
-    own: nn.Module = last if member.rank else first
-    with Door(member.store, limit_s=20) as door:
+    own: nn.Module = last if dist.get_rank() else first
+    with Door(limit_s=20) as door:
         chosen = schedule.split(schedule.one_f_one_b(2, 3))
         tie = [{0: "embedding.weight", 1: "out.weight"}]
         with Pipeline(own, [(0,), (1, 2)], chosen, door, loss=nn.functional.cross_entropy, tied=tie) as pipe:
             for _ in range(2):
-                pipe.step(x if member.rank == 0 else None, y if member.rank else None)
+                pipe.step(x if door.rank == 0 else None, y if door.rank else None)
     assert last.unused.weight.grad is None
-    weights = [last.out.weight] if member.rank else [first.embedding.weight, first.block.up.weight]
+    weights = [last.out.weight] if dist.get_rank() else [first.embedding.weight, first.block.up.weight]
     return [(_gradient(each), one) for each, one in zip(weights, expected, strict=False)]
 
 
@@ -245,17 +244,17 @@ def _gradient(weight: Tensor) -> Tensor:
     return weight.grad
 
 
-def other_size(member: Member) -> str:
+def other_size() -> str:
     stages = [First(), Last()]
-    with Door(member.store, limit_s=20) as door:
+    with Door(limit_s=20) as door:
         chosen = schedule.one_f_one_b(2, 2)
-        with Pipeline(stages[member.rank], [(0,), (1,)], chosen, door, loss=nn.functional.cross_entropy) as pipe:
+        with Pipeline(stages[door.rank], [(0,), (1,)], chosen, door, loss=nn.functional.cross_entropy) as pipe:
             for rows in (8, 8, 6):
                 if rows == 6:
                     pipe.relearn()
                 x, y = batch(rows)
-                pipe.step(x if member.rank == 0 else None, y if member.rank else None)
-            if member.rank == 0:
+                pipe.step(x if door.rank == 0 else None, y if door.rank else None)
+            if door.rank == 0:
                 try:
                     pipe.step(batch(10)[0])
                 except ValueError as error:
@@ -264,63 +263,61 @@ def other_size(member: Member) -> str:
     return "ok"
 
 
-def lose_a_rank(member: Member, folder: str) -> None:
+def lose_a_rank(folder: str) -> None:
     stages = plain_stages(3)
-    with Door(member.store, limit_s=20) as door:
+    with Door(limit_s=20) as door:
         chosen = schedule.eager_1f1b(3, 4)
-        pipe = Pipeline(stages[member.rank], [(0,), (1,), (2,)], chosen, door, loss=nn.functional.cross_entropy)
+        pipe = Pipeline(stages[door.rank], [(0,), (1,), (2,)], chosen, door, loss=nn.functional.cross_entropy)
         x, y = batch(8)
         begun_s = time.perf_counter()
         try:
             for step in range(100):
-                if member.rank == 1 and step == 2:
+                if door.rank == 1 and step == 2:
                     os.kill(os.getpid(), signal.SIGKILL)
                 door.step = step
                 begun_s = time.perf_counter()
-                pipe.step(x if member.rank == 0 else None, y if member.rank == 2 else None)
+                pipe.step(x if door.rank == 0 else None, y if door.rank == 2 else None)
         except PeerLost as error:
-            (Path(folder) / str(member.rank)).write_text(f"{time.perf_counter() - begun_s} {error}")
+            (Path(folder) / str(door.rank)).write_text(f"{time.perf_counter() - begun_s} {error}")
             raise
 
 
-def paced(member: Member) -> tuple[float, float]:
+def paced() -> tuple[float, float]:
     """Measured and simulated seconds of a step whose compute and transfers are tiny beside its pace."""
     stages = [First(), Last()]
     pace = {"F": 0.02, "B": 0.04, "I": 0.02, "W": 0.02}
     chosen = schedule.split(schedule.eager_1f1b(2, 6))
     with (
-        Door(member.store, limit_s=20) as door,
-        Pipeline(
-            stages[member.rank], [(0,), (1,)], chosen, door, loss=nn.functional.cross_entropy, least_s=pace
-        ) as pipe,
+        Door(limit_s=20) as door,
+        Pipeline(stages[door.rank], [(0,), (1,)], chosen, door, loss=nn.functional.cross_entropy, least_s=pace) as pipe,
     ):
         x, y = batch(12)
         for _ in range(3):
             door.barrier(channel="start")
             begun_s = time.perf_counter()
-            pipe.step(x if member.rank == 0 else None, y if member.rank else None)
+            pipe.step(x if door.rank == 0 else None, y if door.rank else None)
             seconds = time.perf_counter() - begun_s
     return seconds, simulate(chosen, chain(2, forward_s=0.02, backward_s=0.04, transfer_s=0)).seconds
 
 
-def by_torch(member: Member, schedules: Mapping[str, Schedule], rows: int) -> dict[str, Any]:
+def by_torch(schedules: Mapping[str, Schedule], rows: int) -> dict[str, Any]:
     found = {}
     x, y = batch(rows)
     for name, chosen in schedules.items():
-        own = plain_stages(4)[member.rank]
-        stage = PipelineStage(own, member.rank, 4, member.device)
+        own = plain_stages(4)[dist.get_rank()]
+        stage = PipelineStage(own, dist.get_rank(), 4, torch.device("cpu"))
         runtime = torch_schedules.runtime(chosen, stage, nn.functional.cross_entropy)
-        runtime.step(*([x] if member.rank == 0 else []), target=y if member.rank == 3 else None)
+        runtime.step(*([x] if dist.get_rank() == 0 else []), target=y if dist.get_rank() == 3 else None)
         found[name] = gradients(own)
     return found
 
 
-def profiled(member: Member) -> tuple[Any, ...]:
+def profiled() -> tuple[Any, ...]:
     """Costs as this rank knows them, of stages of one, two and one ranks, and what its own stage keeps in the end."""
-    own = {0: 0, 1: 1, 2: 1, 3: 2}[member.rank]
+    own = {0: 0, 1: 1, 2: 1, 3: 2}[dist.get_rank()]
     pace = {"F": 0.02, "B": 0.05, "I": 0.03, "W": 0.02}
     x, y = batch(12)
-    with Door(member.store, limit_s=20) as door:
+    with Door(limit_s=20) as door:
         plans = [schedule.one_f_one_b(3, 3), schedule.split(schedule.one_f_one_b(3, 3))]
         pipes = []
         for each in plans:
@@ -335,10 +332,10 @@ def profiled(member: Member) -> tuple[Any, ...]:
     return found, pipes[0].activation_bytes
 
 
-def receipts(member: Member, late_s: float) -> dict[bool, float]:
+def receipts(late_s: float) -> dict[bool, float]:
     """Seconds that the first rank waits for what it sends, without receipts and with them, which come late."""
     taken: dict[bool, float] = {}
-    with Door(member.store, limit_s=20) as door:
+    with Door(limit_s=20) as door:
         send = door.send
 
         def late(data: Tensor, peer: int, *, channel: str) -> Any:
@@ -352,6 +349,6 @@ def receipts(member: Member, late_s: float) -> dict[bool, float]:
             ends = StageRanks((0,)), StageRanks((1,))
             crossing = Crossing(Edge("h", 0, 1), f"h{wanted}", *ends, Network.even([0, 1]), door, receipts=wanted)
             start = time.perf_counter()
-            crossing.forward(kind, torch.ones(4) if member.rank == 0 else None).wait()
+            crossing.forward(kind, torch.ones(4) if door.rank == 0 else None).wait()
             taken[wanted] = time.perf_counter() - start
     return taken

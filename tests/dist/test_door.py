@@ -12,7 +12,7 @@ from tests.dist import work
 from thinwire import launch
 from thinwire.launch import RankSpec, meeting, ranks
 from thinwire.launch.meeting import meet
-from thinwire.links.exchange import _bundle
+from thinwire.links.flat import bundle
 
 COLLECTIVES = ["all_to_all", "all_gather", "all_reduce", "broadcast", "send", "receive"]
 
@@ -146,13 +146,13 @@ def test_every_type_travels_and_mistakes_are_said_at_once() -> None:
 def test_parts_of_one_buffer_are_sent_from_where_they_are() -> None:
     buffer = torch.arange(20, dtype=torch.uint8)
     parts = [buffer[2:5], buffer[5:5], buffer[5:11], buffer[11:20]]
-    bundled = _bundle(parts)
+    bundled = bundle(parts)
     assert bundled.data_ptr() == buffer.data_ptr() + 2
     assert torch.equal(bundled, buffer[2:])
     apart = [buffer[2:5], buffer[6:9]]
-    assert torch.equal(_bundle(apart), torch.cat(apart))
+    assert torch.equal(bundle(apart), torch.cat(apart))
     same = [buffer[:4], buffer[:4]]
-    assert torch.equal(_bundle(same), torch.cat(same))
+    assert torch.equal(bundle(same), torch.cat(same))
 
 
 def test_loading_has_no_limit_and_all_leave_it_together() -> None:

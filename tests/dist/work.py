@@ -12,66 +12,84 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from thinwire.launch import Member
+import thinwire
 from thinwire.links import Door, PeerLost, heartbeat
 from thinwire.links.quick_probe import quick_probe
 
 
-def add_ranks(member: Member, offset: int) -> tuple[int, int]:
-    total = torch.tensor([member.rank + offset])
+def add_ranks(offset: int) -> tuple[int, int]:
+    total = torch.tensor([dist.get_rank() + offset])
     dist.all_reduce(total)
-    return member.rank, int(total)
+    return dist.get_rank(), int(total)
 
 
-def present(member: Member) -> int:
+def present() -> int:
     """Ranks that have connected, as this one begins."""
-    return int(member.store.add("present", 0))
+    store = dist.distributed_c10d._get_default_store()
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return int(dist.PrefixStore("thinwire/0/0", store).add("present", 0))
 
 
-def quickly_probed(member: Member) -> dict[tuple[int, int], float]:
+def inits() -> tuple[list[int], int, bool]:
+    """Ranks as gathered, this machine's number for this one, and whether the group outlives the door."""
+    with thinwire.init() as door:
+        gathered = door.gather_json(door.rank, channel="test")
+    return gathered, door.local_rank, dist.is_initialized()
+
+
+def inits_and_fails(rank: int) -> None:
+    with thinwire.init() as door:
+        door.barrier(channel="test")
+        if door.rank == rank:
+            raise ZeroDivisionError(f"rank {rank} was asked to fail")
+        door.barrier(channel="test")
+
+
+def quickly_probed() -> dict[tuple[int, int], float]:
     """Bytes a second of each ordered pair, at a first look."""
-    with Door(member.store) as door:
+    with Door() as door:
         return {pair: link.bytes_per_s for pair, link in quick_probe(door, torch.device("cpu")).links.items()}
 
 
-def big_result(member: Member, size: int) -> bytes:
-    return bytes([member.rank]) * size
+def big_result(size: int) -> bytes:
+    return bytes([dist.get_rank()]) * size
 
 
-def fail_on(member: Member, rank: int) -> None:
-    if member.rank == rank:
+def fail_on(rank: int) -> None:
+    if dist.get_rank() == rank:
         raise ZeroDivisionError(f"rank {rank} was asked to fail")
     time.sleep(60)
 
 
-def die_on(member: Member, rank: int) -> None:
-    if member.rank == rank:
+def die_on(rank: int) -> None:
+    if dist.get_rank() == rank:
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)
 
 
-def fail_together(member: Member) -> None:
+def fail_together() -> None:
     """After a transfer, an error of the work's own on every rank."""
-    with Door(member.store) as door:
+    with Door() as door:
         door.all_reduce(torch.ones(4), channel="x").wait()
         raise ZeroDivisionError("the work failed")
 
 
-def lose_rank_1(member: Member) -> None:
+def lose_rank_1() -> None:
     """It dies while the others wait for it, and for each other."""
-    with Door(member.store) as door:
+    with Door() as door:
         door.all_reduce(torch.ones(4), channel="x").wait()
-        if member.rank == 1:
+        if door.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         door.all_reduce(torch.ones(1 << 20), channel="x").wait()
 
 
-def note_and_sleep(member: Member, folder: str) -> None:
-    (Path(folder) / str(member.rank)).write_text(str(os.getpid()))
+def note_and_sleep(folder: str) -> None:
+    (Path(folder) / str(dist.get_rank())).write_text(str(os.getpid()))
     time.sleep(120)
 
 
-def listening_addresses(member: Member) -> list[str]:
+def listening_addresses() -> list[str]:
     """Addresses this process listens on, by the kernel's word."""
     dist.barrier()
     inodes = set()
@@ -91,38 +109,38 @@ def listening_addresses(member: Member) -> list[str]:
     return found
 
 
-def every_collective(member: Member) -> dict[str, object]:
-    with Door(member.store) as door:
+def every_collective() -> dict[str, object]:
+    with Door() as door:
         return _every_collective(door)
 
 
-def every_collective_in_two_groups(member: Member) -> dict[str, object]:
+def every_collective_in_two_groups() -> dict[str, object]:
     """Even and odd ranks, each group by a door of its own, side by side."""
     groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
-    with Door(group=groups[member.rank % 2]) as door:
+    with Door(group=groups[dist.get_rank() % 2]) as door:
         return _every_collective(door)
 
 
-def die_in_a_group(member: Member, folder: str) -> None:
+def die_in_a_group(folder: str) -> None:
     """Rank 3 dies; its group is told so, and the other group goes on."""
     groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
-    door = Door(group=groups[member.rank % 2])
+    door = Door(group=groups[dist.get_rank() % 2])
     dist.barrier()
-    if member.rank == 3:
+    if dist.get_rank() == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
-        for _ in range(40 if member.rank % 2 == 0 else 4000):
+        for _ in range(40 if dist.get_rank() % 2 == 0 else 4000):
             door.all_reduce(torch.ones(10), channel="test").wait()
             time.sleep(0.05)
     except PeerLost as lost:
-        (Path(folder) / str(member.rank)).write_text(str(lost))
+        (Path(folder) / str(dist.get_rank())).write_text(str(lost))
     else:
-        (Path(folder) / str(member.rank)).write_text("went on")
+        (Path(folder) / str(dist.get_rank())).write_text("went on")
 
 
-def door_to_others(member: Member) -> str:
+def door_to_others() -> str:
     group = dist.new_group([0])
-    if member.rank == 0:
+    if dist.get_rank() == 0:
         return ""
     try:
         Door(group=group)
@@ -159,14 +177,14 @@ def _every_collective(door: Door) -> dict[str, object]:
     return result
 
 
-def lose_a_rank(member: Member, collective: str, how: str, limit_s: float, folder: str) -> None:
+def lose_a_rank(collective: str, how: str, limit_s: float, folder: str) -> None:
     """Rank 1 is killed in the middle of one of many, or stays away; the others note what they are told."""
-    door = Door(member.store, limit_s=limit_s)
+    door = Door(limit_s=limit_s)
     dist.barrier()
     door.step = 7
-    if member.rank == 1 and how == "killed":
+    if door.rank == 1 and how == "killed":
         threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    elif member.rank == 1:
+    elif door.rank == 1:
         if how == "stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(3600)
@@ -175,7 +193,7 @@ def lose_a_rank(member: Member, collective: str, how: str, limit_s: float, folde
         for _ in range(100_000):
             once(door, collective, torch.zeros(4_000_000, dtype=torch.uint8))
     except PeerLost as lost:
-        (Path(folder) / str(member.rank)).write_text(f"{time.monotonic() - start:.1f} {lost}")
+        (Path(folder) / str(door.rank)).write_text(f"{time.monotonic() - start:.1f} {lost}")
         raise
 
 
@@ -199,49 +217,49 @@ def once(door: Door, collective: str, data: torch.Tensor) -> None:
             sent.wait()
 
 
-def pause_then_exchange(member: Member, limit_s: float, pause_s: float) -> int:
+def pause_then_exchange(limit_s: float, pause_s: float) -> int:
     """Everybody computes for longer than the limit, rank 1 a little longer still: nobody is lost."""
-    with Door(member.store, limit_s=limit_s) as door:
-        time.sleep(pause_s + member.rank)
+    with Door(limit_s=limit_s) as door:
+        time.sleep(pause_s + door.rank)
         x = torch.ones(1_000_000)
         return int(door.all_reduce(x, channel="test").wait()[0])
 
 
-def open_late(member: Member, seconds: float) -> float:
+def open_late(seconds: float) -> float:
     """Rank 1's door opens late; an error on rank 0 before that comes out at once. How long it took there."""
     start = time.monotonic()
-    if member.rank == 1:
+    if dist.get_rank() == 1:
         time.sleep(seconds)
-        Door(member.store).close()
+        Door().close()
         return 0.0
     try:
-        with Door(member.store):
+        with Door():
             raise ZeroDivisionError
     except ZeroDivisionError:
         return time.monotonic() - start
 
 
-def die_before_the_door(member: Member, folder: str) -> None:
+def die_before_the_door(folder: str) -> None:
     """Rank 2 never opens its door."""
-    if member.rank == 2:
+    if dist.get_rank() == 2:
         time.sleep(1)
         os.kill(os.getpid(), signal.SIGKILL)
-    door = Door(member.store)
+    door = Door()
     try:
         once(door, "all_to_all", torch.zeros(1000, dtype=torch.uint8))
     except PeerLost as lost:
-        (Path(folder) / str(member.rank)).write_text(f"0 {lost}")
+        (Path(folder) / str(door.rank)).write_text(f"0 {lost}")
         raise
 
 
-def leave_early(member: Member, limit_s: float) -> int:
+def leave_early(limit_s: float) -> int:
     """Rank 2 leaves; the other two go on with messages for longer than the limit, then ask for too much."""
-    door = Door(member.store, limit_s=limit_s)
-    if member.rank == 2:
+    door = Door(limit_s=limit_s)
+    if door.rank == 2:
         door.close()
         time.sleep(limit_s + 8)
         return 0
-    peer = 1 - member.rank
+    peer = 1 - door.rank
     for _ in range(int(limit_s) + 3):
         time.sleep(1)
         sent = door.send(torch.zeros(10, dtype=torch.uint8), peer, channel="test")
@@ -254,10 +272,10 @@ def leave_early(member: Member, limit_s: float) -> int:
     return -1
 
 
-def cross_channels_and_doors(member: Member) -> list[list[int]]:
+def cross_channels_and_doors() -> list[list[int]]:
     """Two channels posted in opposite order, and two doors: each gets its own."""
-    first, second = Door(member.store), Door(member.store)
-    n, me = member.world_size, member.rank
+    first, second = Door(), Door()
+    n, me = dist.get_world_size(), dist.get_rank()
     ways = [(first, "a", 1), (first, "b", 2), (second, "a", 3)]
     posted = {}
     for door, channel, value in ways if me == 0 else reversed(ways):
@@ -269,23 +287,23 @@ def cross_channels_and_doors(member: Member) -> list[list[int]]:
     return received
 
 
-def mismatched_sizes(member: Member, limit_s: float) -> str:
+def mismatched_sizes(limit_s: float) -> str:
     """Rank 0 sends ten bytes that rank 1 does not expect: an error, not a hang."""
-    with Door(member.store, limit_s=limit_s) as door:
-        mine = [torch.zeros(0, dtype=torch.uint8), torch.zeros(10 * (member.rank == 0), dtype=torch.uint8)]
+    with Door(limit_s=limit_s) as door:
+        mine = [torch.zeros(0, dtype=torch.uint8), torch.zeros(10 * (door.rank == 0), dtype=torch.uint8)]
         try:
-            door.all_to_all(mine if member.rank == 0 else mine[::-1], [0, 0], channel="test").wait()
+            door.all_to_all(mine if door.rank == 0 else mine[::-1], [0, 0], channel="test").wait()
         except PeerLost as lost:
             return str(lost)
         time.sleep(limit_s + 4)
     return ""
 
 
-def small_kinds(member: Member) -> list[object]:
+def small_kinds() -> list[object]:
     """Every type travels as bytes, small and large; mistakes are the caller's own, at once."""
-    n, me = member.world_size, member.rank
+    n, me = dist.get_world_size(), dist.get_rank()
     found: list[object] = []
-    with Door(member.store) as door:
+    with Door() as door:
         for dtype in (torch.int16, torch.bfloat16, torch.float8_e4m3fn):
             for size in (3, 5000):
                 x = torch.full((size,), float(me + 1)).to(dtype)
@@ -303,9 +321,9 @@ def small_kinds(member: Member) -> list[object]:
     return found
 
 
-def bytes_by_address(member: Member, collective: str, size: int) -> tuple[dict[int, int], dict[int, int]]:
+def bytes_by_address(collective: str, size: int) -> tuple[dict[int, int], dict[int, int]]:
     """One collective in a lab: what the books say of each peer, and what the kernel does (`ss`, by address)."""
-    with Door(member.store) as door:
+    with Door() as door:
         once(door, "all_to_all", torch.zeros(8, dtype=torch.uint8))
         before = _sent_by_address()
         door.books.take()
@@ -324,11 +342,11 @@ def _sent_by_address() -> dict[int, int]:
     return found
 
 
-def exchange_content(member: Member, size: int, repeats: int, folder: str) -> list[float]:
+def exchange_content(size: int, repeats: int, folder: str) -> list[float]:
     """All-to-alls whose bytes are checked; the first rank notes that they have begun. Seconds of each."""
-    n, me = member.world_size, member.rank
+    n, me = dist.get_world_size(), dist.get_rank()
     seconds = []
-    with Door(member.store) as door:
+    with Door() as door:
         for repeat in range(repeats):
             made = torch.Generator().manual_seed(repeat)
             everything = torch.randint(0, 256, (n, size), dtype=torch.uint8, generator=made)
@@ -342,10 +360,10 @@ def exchange_content(member: Member, size: int, repeats: int, folder: str) -> li
     return seconds
 
 
-def exchange_until_lost(member: Member, limit_s: float, folder: str) -> str:
+def exchange_until_lost(limit_s: float, folder: str) -> str:
     """Exchange until somebody is lost; what was said."""
-    door = Door(member.store, limit_s=limit_s)
-    (Path(folder) / str(member.rank)).touch()
+    door = Door(limit_s=limit_s)
+    (Path(folder) / str(door.rank)).touch()
     try:
         for _ in range(100_000):
             once(door, "all_to_all", torch.zeros(100_000, dtype=torch.uint8))
@@ -354,12 +372,12 @@ def exchange_until_lost(member: Member, limit_s: float, folder: str) -> str:
     return ""
 
 
-def exchange_and_time(member: Member, size: int, repeats: int) -> list[float]:
+def exchange_and_time(size: int, repeats: int) -> list[float]:
     """Seconds of each all-to-all of `size` bytes to every peer."""
-    n = member.world_size
+    n = dist.get_world_size()
     data = torch.zeros(size, dtype=torch.uint8)
     seconds = []
-    with Door(member.store) as door:
+    with Door() as door:
         for _ in range(repeats):
             dist.barrier()
             start = time.perf_counter()
@@ -368,68 +386,68 @@ def exchange_and_time(member: Member, size: int, repeats: int) -> list[float]:
     return seconds
 
 
-def send_and_time(member: Member, source: int, target: int, size: int) -> float:
+def send_and_time(source: int, target: int, size: int) -> float:
     """Median seconds of a message from source to target; elsewhere 0."""
     seconds = [0.0]
-    with Door(member.store) as door:
+    with Door() as door:
         for _ in range(5):
             dist.barrier()
             start = time.perf_counter()
-            if member.rank == source:
+            if door.rank == source:
                 door.send(torch.zeros(size, dtype=torch.uint8), target, channel="test").wait()
-            elif member.rank == target:
+            elif door.rank == target:
                 door.receive(size, source, channel="test").wait()
                 seconds.append(time.perf_counter() - start)
         dist.barrier()
     return sorted(seconds)[len(seconds) // 2]
 
 
-def load_slowly(member: Member, limit_s: float, slow_s: float) -> float:
+def load_slowly(limit_s: float, slow_s: float) -> float:
     """Rank 1 opens its door late and loads for long, and goes on at once. How long all were in there."""
-    if member.rank == 1:
+    if dist.get_rank() == 1:
         time.sleep(limit_s + 3)
-    with Door(member.store, limit_s=limit_s) as door:
+    with Door(limit_s=limit_s) as door:
         start = time.monotonic()
         with door.loading():
-            time.sleep(slow_s if member.rank == 1 else 0)
+            time.sleep(slow_s if door.rank == 1 else 0)
         took_s = time.monotonic() - start
         door.all_reduce(torch.ones(3), channel="test").wait()
     return took_s
 
 
-def load_until_lost(member: Member, how: str, folder: str) -> None:
+def load_until_lost(how: str, folder: str) -> None:
     """Rank 1 does not come out of loading; the others note what they are told."""
     heartbeat.LOADING_SILENCE_S = 4.0
-    door = Door(member.store, limit_s=2.0)
+    door = Door(limit_s=2.0)
     dist.barrier()
     start = time.monotonic()
     try:
         with door.loading():
-            if member.rank == 1:
+            if door.rank == 1:
                 time.sleep(2)
                 if how == "killed":
                     os.kill(os.getpid(), signal.SIGKILL)
                 raise ZeroDivisionError
     except PeerLost as lost:
-        (Path(folder) / str(member.rank)).write_text(f"{time.monotonic() - start} {lost}")
+        (Path(folder) / str(door.rank)).write_text(f"{time.monotonic() - start} {lost}")
         raise
     except ZeroDivisionError:
         door.close()
         time.sleep(8)
 
 
-def wait_longer_than_the_backend(member: Member, limit_s: float) -> int:
+def wait_longer_than_the_backend(limit_s: float) -> int:
     """Rank 1 comes later than the process group's own limit, and sooner than the door's."""
     group = dist.new_group([0, 1], timeout=timedelta(seconds=3))
     with Door(group=group, limit_s=limit_s) as door:
         for collective in ("all_reduce", "all_to_all", "message"):
-            time.sleep(6 * member.rank)
+            time.sleep(6 * dist.get_rank())
             data = torch.zeros(100_000, dtype=torch.uint8)
-            if collective == "message" and member.rank == 1:
+            if collective == "message" and dist.get_rank() == 1:
                 door.send(data, 0, channel="test").wait()
             elif collective == "message":
                 door.receive(data.nbytes, 1, channel="test").wait()
             else:
                 once(door, collective, data)
-    return member.rank
+    return dist.get_rank()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric import nn as pyg
@@ -20,7 +21,6 @@ from thinwire.fullgraph.aggregate import Adjacency
 from thinwire.fullgraph.assign import obey
 from thinwire.fullgraph.run import train as run_job
 from thinwire.fullgraph.wire import Wire
-from thinwire.launch import Member
 from thinwire.links import Door
 from thinwire.links.cost import KINDS, STRAIGHT, CostModel, Link
 from thinwire.training.job import Job
@@ -168,8 +168,8 @@ class Result:
     owned: int
 
 
-def on_shards(member: Member, cases: Sequence[Case]) -> list[Result]:
-    with Door(member.store) as door:
+def on_shards(cases: Sequence[Case]) -> list[Result]:
+    with Door() as door:
         return [_on_shards(door, case) for case in cases]
 
 
@@ -217,9 +217,9 @@ def cost_of(case: Case, n: int) -> CostModel | None:
     return CostModel(n, links, dict.fromkeys(KINDS, STRAIGHT))
 
 
-def jobs(member: Member, todo: Sequence[Job[Method]]) -> list[list[float]]:
+def jobs(todo: Sequence[Job[Method]]) -> list[list[float]]:
     """One after another; their losses."""
-    return [run_job(member, job)["losses"] for job in todo]
+    return [run_job(job)["losses"] for job in todo]
 
 
 def shard_of(case: Case, rank: int, num_parts: int) -> tuple[graphs.Shard, graphs.Graph]:
@@ -272,9 +272,9 @@ def wire_between_two(door: Door) -> Wire:
     return Wire(door, "test", sizes, sizes, Identity(), keeps=True)
 
 
-def stale_rows(member: Member) -> list[list[float]]:
+def stale_rows() -> list[list[float]]:
     """Six epochs over one wire, the fourth synchronous: which epoch's rows came out."""
-    with Door(member.store) as door:
+    with Door() as door:
         wire = wire_between_two(door)
         seen = []
         for epoch, stale in enumerate([False, True, True, False, True, True]):
@@ -283,9 +283,9 @@ def stale_rows(member: Member) -> list[list[float]]:
     return seen
 
 
-def rows_at_bits(member: Member) -> list[list[float]]:
+def rows_at_bits() -> list[list[float]]:
     """Four epochs over one wire whose first row has 0 bits and whose second has 32, the third sending all."""
-    with Door(member.store) as door:
+    with Door() as door:
         wire = wire_between_two(door)
         seen = []
         for epoch, sends_all in enumerate([False, False, True, False]):
@@ -336,7 +336,7 @@ class TwoHops(pyg.MessagePassing):  # type: ignore[misc]
         return self.propagate(edge_index, x=self.propagate(edge_index, x=x))
 
 
-def order_of_events(member: Member, case: Case) -> list[str]:
+def order_of_events(case: Case) -> list[str]:
     """Of one pass after the first: messages posted and finished, and sums of rows that need nobody else's."""
     happened: list[str] = []
 
@@ -354,7 +354,7 @@ def order_of_events(member: Member, case: Case) -> list[str]:
         setattr(of, method, noting)
 
     patched: list[tuple[type, str, Any]] = []
-    with Door(member.store) as door:
+    with Door() as door:
         shard, graph = shard_of(case, door.rank, door.world_size)
         model = distribute(build(case, graph.x.shape[1], graph.num_classes), shard, door, case.method)
         x, y = shard.x.float(), shard.y.long()
@@ -386,8 +386,8 @@ class Poisoned(Net):
         return out
 
 
-def poisoned(member: Member, case: Case) -> None:
-    with Door(member.store) as door:
+def poisoned(case: Case) -> None:
+    with Door() as door:
         shard, graph = shard_of(case, door.rank, door.world_size)
         net = Poisoned(case, [graph.x.shape[1], 16, 24, graph.num_classes])
         net.rank = door.rank
@@ -403,7 +403,7 @@ def poisoned(member: Member, case: Case) -> None:
         )
 
 
-def refused(member: Member, data: str) -> dict[str, str]:
+def refused(data: str) -> dict[str, str]:
     bad: dict[str, Callable[[], nn.Module]] = {
         "hops": lambda: Bad(pyg.TAGConv(12, 4)),
         "own": lambda: Bad(TwoHops()),
@@ -417,10 +417,10 @@ def refused(member: Member, data: str) -> dict[str, str]:
         "weights": lambda: Bad(pyg.GCNConv(12, 4), "weights"),
         "rows": lambda: Bad(pyg.SAGEConv(12, 4), "rows"),
     }
-    shard, _ = shard_of(Case(data, "sage"), member.rank, member.world_size)
+    shard, _ = shard_of(Case(data, "sage"), dist.get_rank(), dist.get_world_size())
     x = shard.x.float()
     said: dict[str, str] = {}
-    with Door(member.store) as door:
+    with Door() as door:
         for name, make in bad.items():
             with told(said, name):
                 distribute(make(), shard, door)(x, shard.edge_index)
@@ -442,13 +442,13 @@ def told(said: dict[str, str], name: str) -> Iterator[None]:
         said[name] = str(error)
 
 
-def gradients(member: Member, data: str) -> dict[str, Tensor]:
+def gradients(data: str) -> dict[str, Tensor]:
     """Of one pass, of two passes that add up, and of one in evaluation mode, where messages are exact."""
     case = Case(data, "sage", method=Sylvie(bits=8, staleness=0))
-    shard, graph = shard_of(case, member.rank, member.world_size)
+    shard, graph = shard_of(case, dist.get_rank(), dist.get_world_size())
     x, y, used = shard.x.float(), shard.y.long(), shard.split == 0
     found = {}
-    with Door(member.store) as door:
+    with Door() as door:
         model = distribute(build(case, graph.x.shape[1], graph.num_classes), shard, door, case.method)
         model.unused = nn.Parameter(torch.ones(2))
 
@@ -468,16 +468,16 @@ def gradients(member: Member, data: str) -> dict[str, Tensor]:
     return found
 
 
-def weights_that_change(member: Member, data: str) -> tuple[Tensor, Tensor]:
+def weights_that_change(data: str) -> tuple[Tensor, Tensor]:
     """Rows of a layer that is given other edge weights in a second pass; and what they should be."""
-    shard, graph = shard_of(Case(data, "graph", "weight"), member.rank, member.world_size)
+    shard, graph = shard_of(Case(data, "graph", "weight"), dist.get_rank(), dist.get_world_size())
     torch.manual_seed(1)
     conv = pyg.GraphConv(graph.x.shape[1], 4)
     x, edge_index = torch.from_numpy(graph.x).float(), torch.from_numpy(graph.edge_index).long()
     assert graph.edge_weight is not None
     assert shard.edge_weight is not None
     whole = conv(x, edge_index, 2 * torch.from_numpy(graph.edge_weight)).detach()[shard.original_ids]
-    with Door(member.store) as door:
+    with Door() as door:
         model = distribute(pyg.Sequential("x, e, w", [(conv, "x, e, w -> x")]), shard, door)
         own = shard.x.float()
         model(own, None, shard.edge_weight)

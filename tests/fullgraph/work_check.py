@@ -12,7 +12,6 @@ from torch_geometric import nn as pyg
 from tests.fullgraph.models import C, D, H, Sub, Wrong
 from tests.fullgraph.work import Case, shard_of, told
 from thinwire.fullgraph import distribute
-from thinwire.launch import Member
 from thinwire.links import Door
 
 DATA = f"synthetic:nodes=200,degree=6,classes={C},features={D},noise=2,directed"
@@ -46,9 +45,9 @@ class Split(Wrong):
         return x - x.mean(0) if torch.distributed.get_rank() == 1 else x
 
 
-def on_shards(member: Member, data: str) -> Found:
+def on_shards(data: str) -> Found:
     said: dict[str, str] = {}
-    with Door(member.store) as door:
+    with Door() as door:
         shard, _ = shard_of(Case(data, "sage"), door.rank, door.world_size)
         x, y = shard.x.float(), shard.y.long()
         losses = [

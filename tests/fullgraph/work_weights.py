@@ -9,7 +9,6 @@ from torch_geometric import nn as pyg
 
 from tests.fullgraph.work import Case, Net, load, shard_of, told
 from thinwire.fullgraph import distribute
-from thinwire.launch import Member
 from thinwire.links import Door
 
 
@@ -75,9 +74,9 @@ def in_one(case: Case) -> dict[str, Tensor]:
     return changing(model, x, y, used, int(used.sum()), torch.from_numpy(graph.edge_index).long(), 1)
 
 
-def on_shards(member: Member, cases: list[Case]) -> list[dict[str, Tensor]]:
+def on_shards(cases: list[Case]) -> list[dict[str, Tensor]]:
     found = []
-    with Door(member.store) as door:
+    with Door() as door:
         for case in cases:
             shard, graph = shard_of(case, door.rank, door.world_size)
             model = distribute(Net(case, [graph.x.shape[1], 16, 24, graph.num_classes]), shard, door)
@@ -88,11 +87,11 @@ def on_shards(member: Member, cases: list[Case]) -> list[dict[str, Tensor]]:
     return found
 
 
-def refused(member: Member, data: str) -> dict[str, str]:
+def refused(data: str) -> dict[str, str]:
     """A layer that comes too late; and weights that one rank alone thaws, of two that ask for a sum."""
     case = Case(data, "sage")
     said: dict[str, str] = {}
-    with Door(member.store) as door:
+    with Door() as door:
         shard, graph = shard_of(case, door.rank, door.world_size)
         model: Any = distribute(Net(case, [graph.x.shape[1], 16, 24, graph.num_classes]), shard, door)
         x = shard.x.float()

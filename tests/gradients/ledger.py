@@ -21,9 +21,8 @@ from thinwire import gradients
 from thinwire.gradients import progress
 from thinwire.gradients.algorithms import algorithm
 from thinwire.gradients.costs import DEFINED, READY
-from thinwire.gradients.plan import Plan, PlannedGroup, Prediction
+from thinwire.gradients.planning import Plan, PlannedGroup, Prediction
 from thinwire.gradients.progress import Progress
-from thinwire.launch import Member
 from thinwire.links import Door
 
 
@@ -89,7 +88,6 @@ def plan_of(model: nn.Module, codec: str, world_size: int, *, primitive: str, an
 
 
 def kept(
-    member: Member,
     codec: str,
     primitive: str,
     pattern: str,
@@ -99,9 +97,9 @@ def kept(
     """Train, changing nothing, and keep the books. Options: `accumulate` passes under no_sync before each that sends,
     `sends` passes that send before gradients are cleared, `to_none`, `view`, `groups` of ranks, `mesh`.
     """
-    group, _ = _group(options, member)
+    group, _ = _group(options)
     over = group.get_group() if options.get("mesh") else group
-    with Door(member.store if over is None else None, group=over) as door:
+    with Door(group=over) as door:
         return _kept(door, codec, primitive, pattern, steps, options, group)
 
 
@@ -157,25 +155,25 @@ def remember(found: Ledger, hook: gradients.Hook) -> None:
             found.remembered[name] += tensor.view_as(found.remembered[name])
 
 
-def every_kept(member: Member, cases: Sequence[tuple[str, str, str, int, dict[str, Any]]]) -> list[Ledger]:
+def every_kept(cases: Sequence[tuple[str, str, str, int, dict[str, Any]]]) -> list[Ledger]:
     """Several books, one after the other, all ranks together: they are started once."""
-    with Door(member.store) as door:
+    with Door() as door:
         return [_kept(door, *case, None) for case in cases]
 
 
-def in_groups(member: Member, cases: Sequence[tuple[str, str]], options: dict[str, Any]) -> tuple[Any, list[Ledger]]:
+def in_groups(cases: Sequence[tuple[str, str]], options: dict[str, Any]) -> tuple[Any, list[Ledger]]:
     """Groups side by side: what `beside_ddp` says, and books."""
-    with_ddp = beside_ddp(member, options, 4)
-    return with_ddp, [kept(member, *case, "drawn", 12, options) for case in cases]
+    with_ddp = beside_ddp(options, 4)
+    return with_ddp, [kept(*case, "drawn", 12, options) for case in cases]
 
 
-def beside_ddp(member: Member, options: dict[str, Any], steps: int) -> tuple[list[Tensor], list[Tensor], float]:
+def beside_ddp(options: dict[str, Any], steps: int) -> tuple[list[Tensor], list[Tensor], float]:
     """Weights after training by `none` and by plain DDP over the same group; their distance to the world's first."""
-    group, own = _group(options, member)
+    group, own = _group(options)
     chosen: dict[str, Any] = {"device_mesh": group} if options.get("mesh") else {"process_group": group}
     found = []
     for kind in ("none", "ddp"):
-        torch.manual_seed(member.rank)  # the group's first rank tells the others its weights
+        torch.manual_seed(dist.get_rank())  # the group's first rank tells the others its weights
         model = work.Net()
         if kind == "none":
             plan = work.plan_by_hand(model, "none", len(own))
@@ -183,7 +181,7 @@ def beside_ddp(member: Member, options: dict[str, Any], steps: int) -> tuple[lis
             assert gradients.hook_of(wrapped).door.ranks == tuple(own)
         else:
             wrapped = DistributedDataParallel(model, **chosen)
-        work.trained(wrapped, steps, member.rank)
+        work.trained(wrapped, steps, dist.get_rank())
         if kind == "none":
             gradients.hook_of(wrapped).door.close()
         found.append(work.weights(model))
@@ -193,9 +191,9 @@ def beside_ddp(member: Member, options: dict[str, Any], steps: int) -> tuple[lis
     return found[0], found[1], float((first - worlds).norm())
 
 
-def _group(options: dict[str, Any], member: Member) -> tuple[Any, list[int]]:
-    ranks: list[list[int]] = options.get("groups") or [list(range(member.world_size))]
-    [own] = [each for each in ranks if member.rank in each]
+def _group(options: dict[str, Any]) -> tuple[Any, list[int]]:
+    ranks: list[list[int]] = options.get("groups") or [list(range(dist.get_world_size()))]
+    [own] = [each for each in ranks if dist.get_rank() in each]
     if options.get("mesh"):  # pairs of neighbours along "replicate", or of those further apart
         names = ("other", "replicate") if ranks[0][1] == 1 else ("replicate", "other")
         return init_device_mesh("cpu", (2, 2), mesh_dim_names=names)["replicate"], own
@@ -227,25 +225,21 @@ def _seeded(rank: int, step: int) -> torch.Generator:
     return torch.Generator().manual_seed(97 * step + rank)
 
 
-def uneven(
-    member: Member, cases: Sequence[tuple[str, str]], batches: Sequence[int]
-) -> tuple[list[Ledger], list[Tensor], list[Tensor]]:
+def uneven(cases: Sequence[tuple[str, str]], batches: Sequence[int]) -> tuple[list[Ledger], list[Tensor], list[Tensor]]:
     """Under `join`, a rank with so many batches: books of the one that goes on longest; weights by `none` and DDP."""
     found, trained = [], []
     longest = batches.index(max(batches))
-    with Door(member.store) as door:
+    with Door() as door:
         for codec, primitive in cases:
             model = work.built()
-            wrapped = gradients.wrap(
-                model, work.plan_by_hand(model, codec, member.world_size, primitive=primitive), door
-            )
+            wrapped = gradients.wrap(model, work.plan_by_hand(model, codec, door.world_size, primitive=primitive), door)
             twin = work.built()
             books = Ledger(_zeros(model), _zeros(model), _zeros(model))
             with wrapped.join():
-                for step in range(batches[member.rank]):
+                for step in range(batches[door.rank]):
                     wrapped.zero_grad()
                     for each in (wrapped, twin):
-                        work.loss_of(each, work.batch(member.rank, step)).backward()
+                        work.loss_of(each, work.batch(door.rank, step)).backward()
                     for name, parameter in model.named_parameters():
                         assert parameter.grad is not None
                         books.applied[name] += parameter.grad
@@ -261,18 +255,18 @@ def uneven(
         for kind in ("none", "ddp"):
             model = work.built()
             plain = DistributedDataParallel(model)
-            other = gradients.wrap(work.built(), work.plan_by_hand(model, "none", member.world_size), door)
+            other = gradients.wrap(work.built(), work.plan_by_hand(model, "none", door.world_size), door)
             chosen = plain if kind == "ddp" else other
             with chosen.join():
-                work.trained(chosen, batches[member.rank], member.rank)
+                work.trained(chosen, batches[door.rank], door.rank)
             trained.append(work.weights(chosen))
     return found, trained[0], trained[1]
 
 
-def refused(member: Member) -> dict[str, str]:
+def refused() -> dict[str, str]:
     """What is said, by what was asked."""
     model = work.built()
-    plan = work.plan_by_hand(model, "sign", member.world_size)
+    plan = work.plan_by_hand(model, "sign", dist.get_world_size())
     pair = work.plan_by_hand(model, "sign", 2)
     mine = dist.new_group([0, 1])
     said: dict[str, str] = {}
@@ -283,8 +277,8 @@ def refused(member: Member) -> dict[str, str]:
         except ValueError as error:
             said[what] = str(error)
 
-    with Door(member.store) as door:
-        if member.rank in (0, 1):
+    with Door() as door:
+        if door.rank in (0, 1):
             with Door(group=mine) as near:
                 ask("door of a group", lambda: gradients.wrap(model, plan, near))
                 ask("door of all", lambda: gradients.wrap(model, pair, door, process_group=mine))
@@ -296,12 +290,12 @@ def refused(member: Member) -> dict[str, str]:
         grid = init_device_mesh("cpu", (1, 3), mesh_dim_names=("replicate", "shard"))
         ask("mesh", lambda: gradients.wrap(model, plan, door, device_mesh=grid))
         ask("unused", lambda: gradients.wrap(model, plan, door, find_unused_parameters=True))
-        unlike = work.plan_by_hand(model, "sign" if member.rank else "ternary", member.world_size)
+        unlike = work.plan_by_hand(model, "sign" if door.rank else "ternary", door.world_size)
         ask("another plan", lambda: gradients.wrap(model, unlike, door))
         wrapped = gradients.wrap(model, plan, door, find_unused_parameters=False)
         ask("effective size", lambda: wrapped.join(divide_by_initial_world_size=False))
         branches = Branches()
-        any_unused = plan_of(branches, "sign", member.world_size, primitive="", any_unused=True)
+        any_unused = plan_of(branches, "sign", door.world_size, primitive="", any_unused=True)
         wrapped = gradients.wrap(branches, any_unused, door, find_unused_parameters=True)
         ask("join of unused", lambda: wrapped.join())
     return said
@@ -320,20 +314,18 @@ class Fallen:
     shares: list[float]  # as the true sums over all values say
 
 
-def fallen(
-    member: Member, codec: str, primitive: str, window: int, steps: int, rivals: dict[str, float], skip: bool = False
-) -> Fallen:
+def fallen(codec: str, primitive: str, window: int, steps: int, rivals: dict[str, float], skip: bool = False) -> Fallen:
     """`skip`: a branch is used now and then. One rank's gradient is infinite in the step after it falls back. The loss
     is scaled.
     """
     progress.SHARE = 10.0  # so small a model would be measured once in hundreds of steps
     torch.manual_seed(0)
     model = Branches()
-    plan = plan_of(model, codec, member.world_size, primitive=primitive, any_unused=skip)
+    plan = plan_of(model, codec, dist.get_world_size(), primitive=primitive, any_unused=skip)
     plan = replace(plan, predicted=Prediction(1.0, 0.5), rivals=rivals)
     twin = copy.deepcopy(model)
     found = Fallen(Ledger(_zeros(model), _zeros(model), _zeros(model)), [], None, [], [], [], [])
-    with Door(member.store) as door, warnings.catch_warnings(record=True) as said:
+    with Door() as door, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         scaler = work.Scaler()
         wrapped = gradients.wrap(model, plan, door, progress_every=window, scaler=scaler)
@@ -343,14 +335,14 @@ def fallen(
         sums = torch.zeros(2, sum(each.numel() for each in model.parameters()))
         for step in range(steps):
             used = (0, 1) if not skip or step % 4 == 3 else (0,)
-            x, y = work.batch(member.rank, step)
+            x, y = work.batch(door.rank, step)
             before = hook.fell_back
             poison = before is not None and not poisoned
             for each in (wrapped, plain, twin):
                 each.zero_grad()
                 loss = nn.functional.cross_entropy(each(x, used), y)
                 loss = loss * scaler.scale if each is wrapped else loss
-                (loss * torch.inf if poison and each is wrapped and member.rank else loss).backward()
+                (loss * torch.inf if poison and each is wrapped and door.rank else loss).backward()
             if hook.fell_back != before:
                 found.at.append(step)
             if poison:
@@ -386,16 +378,16 @@ def fallen(
     return found
 
 
-def progress_bytes(member: Member, codec: str, window: int) -> tuple[int, int, int]:
+def progress_bytes(codec: str, window: int) -> tuple[int, int, int]:
     """What measuring has sent in two windows, and all; and how many values were drawn."""
-    with Door(member.store) as door:
+    with Door() as door:
         model = nn.Sequential(nn.Linear(24, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 4))
         wrapped = gradients.wrap(model, work.plan_by_hand(model, codec, 2), door, progress_every=window)
-        work.trained(wrapped, 2, member.rank)
+        work.trained(wrapped, 2, door.rank)
         hook = gradients.hook_of(wrapped)
         door.books.take()
         assert hook._watch is not None
-        work.trained(wrapped, 2 * hook._watch.steps, member.rank)
+        work.trained(wrapped, 2 * hook._watch.steps, door.rank)
         books = {channel: sum(book.bytes_to.values()) for channel, book in door.books.take().items()}
         return books["gradients.progress"], sum(books.values()), sum(map(len, hook._watch._places.values()))
 

@@ -13,7 +13,6 @@ from thinwire import launch
 from thinwire.bench import convergence, fusion
 from thinwire.bench import gradients as workload
 from thinwire.bench.case import Case
-from thinwire.launch import Member
 from thinwire.links import Door
 
 ROOT = Path(__file__).parent.parent.parent
@@ -47,9 +46,9 @@ def test_the_example_learns() -> None:
     assert len(EXAMPLE.read_text().splitlines()) <= 100
 
 
-def rows(member: Member, case: Case, folder: str) -> dict[str, Any]:
+def rows(case: Case, folder: str) -> dict[str, Any]:
     module: Any = convergence if case.workload == "convergence" else workload
-    with Door(member.store) as door:
+    with Door() as door:
         prepared = module.prepare(door, case, Path(folder))
         steps = {method: [module.step(door, method, prepared, case, 0) | {"seconds": 1.0}] for method in case.methods}
     return {method: module.summary(case, method, steps) | steps[method][0] for method in case.methods}

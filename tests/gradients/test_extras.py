@@ -13,7 +13,7 @@ from thinwire.gradients.group import FINE
 from thinwire.gradients.hook import MeasuredGroup, warm_up_ratio
 from thinwire.gradients.layout import SMALL, parts_of, slices_of
 from thinwire.gradients.memory import memory_for
-from thinwire.gradients.plan import Plan, Prediction, ddp_ends
+from thinwire.gradients.planning import Plan, Prediction, ddp_ends
 from thinwire.gradients.trace import write_trace
 
 

@@ -10,7 +10,7 @@ from tests.gradients.test_plan import CODED, DENSE, made
 from thinwire import gradients, launch
 from thinwire.gradients.algorithms import AUTO, LEAST_GAIN
 from thinwire.gradients.costs import CodecCost, Profile
-from thinwire.gradients.plan import Prediction
+from thinwire.gradients.planning import Prediction
 from thinwire.gradients.progress import Progress, drawn
 from thinwire.gradients.verdict import Verdict
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from thinwire.gradients.timeline import GroupTimes, Way, replay
+from thinwire.gradients.timeline import GroupTimes, Route, replay
 
-PLAIN = Way("plain", (0.0,) * 4, (0.0,) * 4, (10, 20, 30, 40), 0.0, 0.0, lambda size: size / 10)
-DENSE = Way("dense", (1.0, 2.0, 3.0, 4.0), (0.5, 0.5, 1.0, 1.0), (1, 2, 3, 4), 10.0, 20.0, lambda size: 100 + size)
+PLAIN = Route("plain", (0.0,) * 4, (0.0,) * 4, (10, 20, 30, 40), 0.0, 0.0, lambda size: size / 10)
+DENSE = Route("dense", (1.0, 2.0, 3.0, 4.0), (0.5, 0.5, 1.0, 1.0), (1, 2, 3, 4), 10.0, 20.0, lambda size: 100 + size)
 BACKWARD_S = [2.0, 3.0, 4.0, 5.0]
 
 
@@ -41,7 +41,7 @@ def test_one_group_is_the_sum_of_its_parts() -> None:
 
 
 def test_foretold_tolls_and_lags_count_only_while_backward_runs() -> None:
-    shared = Way(
+    shared = Route(
         "shared", (0.0,) * 4, (0.0,) * 4, (10, 20, 30, 40), 1.0, 0.0, lambda size: size / 10, lambda _: 1.0, 0.5
     )
     reckoned = replay(BACKWARD_S, [shared], [1, 4], [0, 0])
@@ -67,17 +67,17 @@ def test_foretold_tolls_and_lags_count_only_while_backward_runs() -> None:
 def test_laws(seed: int) -> None:
     randomness = np.random.default_rng(seed)
     n = int(randomness.integers(1, 12))
-    ways = []
+    routes = []
     for number in range(3):
         compress_s, decompress_s, nbytes = (tuple(row) for row in randomness.uniform(0, 2, (3, n)).tolist())
-        ways.append(Way(str(number), compress_s, decompress_s, nbytes, 0.3, 0.7, lambda size: 1 + math.sin(size)))
+        routes.append(Route(str(number), compress_s, decompress_s, nbytes, 0.3, 0.7, lambda size: 1 + math.sin(size)))
     backward_s = randomness.uniform(0, 2, n).tolist()
     ends = sorted({n, *randomness.integers(1, n + 1, 4).tolist()})
     chosen = randomness.integers(0, 3, len(ends)).tolist()
-    found = replay(backward_s, ways, ends, chosen)
-    compress = sum(ways[way].compress_fixed_s for way in chosen) + sum(
-        ways[way].compress_s[tensor]
-        for start, end, way in zip([0, *ends], ends, chosen, strict=False)
+    found = replay(backward_s, routes, ends, chosen)
+    compress = sum(routes[route].compress_fixed_s for route in chosen) + sum(
+        routes[route].compress_s[tensor]
+        for start, end, route in zip([0, *ends], ends, chosen, strict=False)
         for tensor in range(start, end)
     )
     assert found.backward_end_s == pytest.approx(sum(backward_s) + compress)
@@ -99,9 +99,9 @@ def test_laws(seed: int) -> None:
         ([3, 1, 4], [0, 0, 0], "group 1 ends at 1, the one before it at 3"),
         ([2, 3], [0, 0], "ends at 3; it must end at 4"),
         ([2, 5], [0, 0], "ends at 5; it must end at 4"),
-        ([2, 4], [0], "2 ends and 1 chosen ways"),
-        ([4], [1], "goes by way 1; there are 1"),
-        ([4], [-1], "goes by way -1"),
+        ([2, 4], [0], "2 ends and 1 chosen routes"),
+        ([4], [1], "goes by route 1; there are 1"),
+        ([4], [-1], "goes by route -1"),
     ],
 )
 def test_plans_that_are_none(ends: list[int], chosen: list[int], message: str) -> None:
@@ -111,20 +111,20 @@ def test_plans_that_are_none(ends: list[int], chosen: list[int], message: str) -
 
 def test_costs_that_are_none() -> None:
     with pytest.raises(ValueError, match=r"'bad': compress_s\[1\] is -1"):
-        Way("bad", (0.0, -1.0), (0.0, 0.0), (1, 1), 0.0, 0.0, float)
+        Route("bad", (0.0, -1.0), (0.0, 0.0), (1, 1), 0.0, 0.0, float)
     with pytest.raises(ValueError, match=r"'bad': nbytes\[0\] is nan"):
-        Way("bad", (0.0,), (0.0,), (math.nan,), 0.0, 0.0, float)
+        Route("bad", (0.0,), (0.0,), (math.nan,), 0.0, 0.0, float)
     with pytest.raises(ValueError, match=r"decompress_fixed_s\[0\] is inf"):
-        Way("bad", (0.0,), (0.0,), (1,), 0.0, math.inf, float)
+        Route("bad", (0.0,), (0.0,), (1,), 0.0, math.inf, float)
     with pytest.raises(ValueError, match="decompress_s of 1 tensors, nbytes of 2"):
-        Way("bad", (0.0, 0.0), (0.0,), (1, 1), 0.0, 0.0, float)
+        Route("bad", (0.0, 0.0), (0.0,), (1, 1), 0.0, 0.0, float)
     with pytest.raises(ValueError, match=r"transfer_s\(10\) is nan"):
-        replay([1.0], [Way("bad", (0.0,), (0.0,), (10,), 0.0, 0.0, lambda size: math.nan)], [1], [0])
+        replay([1.0], [Route("bad", (0.0,), (0.0,), (10,), 0.0, 0.0, lambda size: math.nan)], [1], [0])
     with pytest.raises(ValueError, match="backward_s is empty"):
         replay([], [PLAIN], [], [])
     with pytest.raises(ValueError, match=r"backward_s\[2\] is nan"):
         replay([1.0, 1.0, math.nan, 1.0], [PLAIN], [4], [0])
-    with pytest.raises(ValueError, match="no way to send by"):
+    with pytest.raises(ValueError, match="no route to send by"):
         replay(BACKWARD_S, [], [4], [0])
     with pytest.raises(ValueError, match="'plain' is for 4 tensors, backward_s has 2"):
         replay([1.0, 1.0], [PLAIN], [2], [0])

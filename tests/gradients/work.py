@@ -13,8 +13,7 @@ from thinwire import gradients
 from thinwire.gradients.algorithms import algorithm
 from thinwire.gradients.costs import DEFINED, READY
 from thinwire.gradients.group import Group
-from thinwire.gradients.plan import Plan, PlannedGroup
-from thinwire.launch import Member
+from thinwire.gradients.planning import Plan, PlannedGroup
 from thinwire.links import Door
 
 
@@ -111,42 +110,42 @@ def weights(model: nn.Module) -> list[Tensor]:
     return [each.detach().clone() for each in model.parameters()]
 
 
-def every_codec(member: Member, cases: Sequence[tuple[str, str]], steps: int) -> dict[tuple[str, str], Any]:
+def every_codec(cases: Sequence[tuple[str, str]], steps: int) -> dict[tuple[str, str], Any]:
     """Losses and weights by (codec, primitive); plain DDP's under ("ddp", "")."""
     found: dict[tuple[str, str], Any] = {}
-    with Door(member.store) as door:
+    with Door() as door:
         for codec, primitive in cases:
             model = built()
-            plan = plan_by_hand(model, codec, member.world_size, primitive=primitive)
+            plan = plan_by_hand(model, codec, door.world_size, primitive=primitive)
             wrapped = gradients.wrap(model, plan, door)
-            losses = trained(wrapped, steps, member.rank)
+            losses = trained(wrapped, steps, door.rank)
             found[codec, primitive] = (losses, weights(model))
         model = built()
-        found["ddp", ""] = (trained(DistributedDataParallel(model), steps, member.rank), weights(model))
+        found["ddp", ""] = (trained(DistributedDataParallel(model), steps, door.rank), weights(model))
     return found
 
 
-def groups_seen(member: Member, options: dict[str, bool]) -> tuple[list[list[str]], list[list[str]], list[float]]:
+def groups_seen(options: dict[str, bool]) -> tuple[list[list[str]], list[list[str]], list[float]]:
     """Of the third pass; and as planned, without what has no values."""
-    with Door(member.store) as door:
+    with Door() as door:
         model = built(**options)
-        plan = plan_by_hand(model, "sign", member.world_size)
+        plan = plan_by_hand(model, "sign", door.world_size)
         wrapped = gradients.wrap(model, plan, door)
-        losses = trained(wrapped, 3, member.rank)
+        losses = trained(wrapped, 3, door.rank)
         hook = gradients.hook_of(wrapped)
         seen = [sorted(hook._groups[number].names) for number in sorted(hook._groups)]
         planned = [sorted(name for name in group.names if plan.sizes[name]) for group in plan.groups]
         return seen, [group for group in planned if group], losses
 
 
-def conserved(member: Member, codec: str, primitive: str, steps: int) -> tuple[float, float]:
+def conserved(codec: str, primitive: str, steps: int) -> tuple[float, float]:
     """How far what was sent plus what is remembered is from what came in; and the size of what came in."""
-    with Door(member.store) as door:
+    with Door() as door:
         sizes = [700, 30, 1, 2000]
         names = [str(number) for number in range(len(sizes))]
         found = algorithm(codec)
         group = Group(0, names, sizes, found, primitive, door, device=torch.device("cpu"))
-        generator = torch.Generator().manual_seed(member.rank)
+        generator = torch.Generator().manual_seed(door.rank)
         came, went = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
         for step in range(steps):
             gradient = torch.randn(sum(sizes), generator=generator)
@@ -162,59 +161,57 @@ def conserved(member: Member, codec: str, primitive: str, steps: int) -> tuple[f
         return float((went + all_owed - all_came).abs().max()), float(all_came.abs().max())
 
 
-def poisoned(member: Member, codec: str, primitive: str) -> dict[str, Any]:
+def poisoned(codec: str, primitive: str) -> dict[str, Any]:
     """Rank 1's gradient of one tensor is infinite in the fourth step: the first layer's, of the last group."""
-    with Door(member.store) as door, warnings.catch_warnings(record=True) as said:
+    with Door() as door, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         model = built()
-        wrapped = gradients.wrap(model, plan_by_hand(model, codec, member.world_size, primitive=primitive), door)
-        trained(wrapped, 3, member.rank)
+        wrapped = gradients.wrap(model, plan_by_hand(model, codec, door.world_size, primitive=primitive), door)
+        trained(wrapped, 3, door.rank)
         hook = gradients.hook_of(wrapped)
         before = hook.state_dict()
-        handle = model.first.weight.register_hook(
-            lambda gradient: gradient * torch.inf if member.rank == 1 else gradient
-        )
-        loss_of(wrapped, batch(member.rank, 3)).backward()
+        handle = model.first.weight.register_hook(lambda gradient: gradient * torch.inf if door.rank == 1 else gradient)
+        loss_of(wrapped, batch(door.rank, 3)).backward()
         handle.remove()
         finite = [bool(torch.isfinite(each.grad).all()) for each in model.parameters() if each.grad is not None]
         after = hook.state_dict()
         same = all(torch.equal(before[name], after[name]) for name in before if name != "steps")
         wrapped.zero_grad()
-        loss = trained(wrapped, 2, member.rank, first=5)[-1]
+        loss = trained(wrapped, 2, door.rank, first=5)[-1]
         words = [str(each.message) for each in said if issubclass(each.category, RuntimeWarning)]
         return {"finite": finite, "same": same, "skipped": hook.skipped, "loss": loss, "said": words}
 
 
-def resumed(member: Member, codec: str, primitive: str, cuts: Sequence[int]) -> tuple[list[float], list[float]]:
+def resumed(codec: str, primitive: str, cuts: Sequence[int]) -> tuple[list[float], list[float]]:
     """Six steps; and three, then three more by a new wrapper with the old one's state, grouped by these cuts."""
-    with Door(member.store) as door:
+    with Door() as door:
         model = built()
-        plan = plan_by_hand(model, codec, member.world_size, primitive=primitive)
-        whole = trained(gradients.wrap(model, plan, door), 7, member.rank)
+        plan = plan_by_hand(model, codec, door.world_size, primitive=primitive)
+        whole = trained(gradients.wrap(model, plan, door), 7, door.rank)
         model = built()
         wrapped = gradients.wrap(model, plan, door)
-        trained(wrapped, 4, member.rank)
+        trained(wrapped, 4, door.rank)
         state = gradients.hook_of(wrapped).state_dict()
-        regrouped = plan_by_hand(model, codec, member.world_size, primitive=primitive, cuts=cuts)
+        regrouped = plan_by_hand(model, codec, door.world_size, primitive=primitive, cuts=cuts)
         again = gradients.wrap(model, regrouped, door, state=state)
         # A new wrapper's first pass is sent as it is; here it must change nothing.
-        loss_of(again, batch(member.rank, 0)).backward()
-        return whole[4:], trained(again, 3, member.rank, first=4)
+        loss_of(again, batch(door.rank, 0)).backward()
+        return whole[4:], trained(again, 3, door.rank, first=4)
 
 
-def memory_after(member: Member, codec: str, steps: int, state: dict[str, Tensor] | None) -> dict[str, Tensor]:
+def memory_after(codec: str, steps: int, state: dict[str, Tensor] | None) -> dict[str, Tensor]:
     """What is remembered after so many steps that began with this state, or with nothing."""
-    with Door(member.store) as door:
+    with Door() as door:
         model = built()
-        wrapped = gradients.wrap(model, plan_by_hand(model, codec, member.world_size), door, state=state)
-        assert all(torch.tensor(loss).isfinite() for loss in trained(wrapped, steps, member.rank))
+        wrapped = gradients.wrap(model, plan_by_hand(model, codec, door.world_size), door, state=state)
+        assert all(torch.tensor(loss).isfinite() for loss in trained(wrapped, steps, door.rank))
         return {name: each.clone() for name, each in gradients.hook_of(wrapped).state_dict().items()}
 
 
-def user_loop(member: Member) -> dict[Any, Any]:
+def user_loop() -> dict[Any, Any]:
     """Accumulation, clipping, frozen, shared and mixed precision: plain DDP beside the codec `none`, and top-k."""
     found: dict[Any, Any] = {}
-    with Door(member.store) as door:
+    with Door() as door:
         for name, options in (("plain", {}), ("shared", {"shared": True}), ("unused", {"unused": True})):
             for kind in ("none", "topk:0.05", "ddp"):
                 model = built(**options)
@@ -222,9 +219,9 @@ def user_loop(member: Member) -> dict[Any, Any]:
                 if kind == "ddp":
                     wrapped = DistributedDataParallel(model, find_unused_parameters=name == "unused")
                 else:
-                    plan = plan_by_hand(model, kind, member.world_size, autocast=True)
+                    plan = plan_by_hand(model, kind, door.world_size, autocast=True)
                     wrapped = gradients.wrap(model, plan, door)
-                found[name, kind] = _accumulated(wrapped, member.rank)
+                found[name, kind] = _accumulated(wrapped, door.rank)
     return found
 
 
@@ -252,28 +249,28 @@ class Scaler:
         return self.scale
 
 
-def scaled(member: Member) -> tuple[list[Tensor], list[Tensor]]:
+def scaled() -> tuple[list[Tensor], list[Tensor]]:
     """Gradients with a loss scaler, divided by its scale, and without one."""
     found = []
-    with Door(member.store) as door:
+    with Door() as door:
         for scaler in (Scaler(), None):
             model = built()
-            plan = plan_by_hand(model, "topk:0.1", member.world_size)
+            plan = plan_by_hand(model, "topk:0.1", door.world_size)
             wrapped = gradients.wrap(model, plan, door, scaler=scaler)
             for step in range(4):
                 if scaler is not None:
                     scaler.scale = 2.0**step
                 wrapped.zero_grad()
                 scale = scaler.scale if scaler is not None else 1.0
-                (loss_of(wrapped, batch(member.rank, step)) * scale).backward()
+                (loss_of(wrapped, batch(door.rank, step)) * scale).backward()
             scale = scaler.scale if scaler is not None else 1.0
             found.append([each.grad / scale for each in model.parameters() if each.grad is not None])
     return found[0], found[1]
 
 
-def sent(member: Member, codec: str, primitive: str) -> tuple[int, int]:
+def sent(codec: str, primitive: str) -> tuple[int, int]:
     """Bytes of this rank at the door in one step, and what the table of primitives says."""
-    with Door(member.store) as door:
+    with Door() as door:
         sizes = [4096, 8192]
         found = algorithm(codec)
         group = Group(0, ["a", "b"], sizes, found, primitive, door, device=torch.device("cpu"))
@@ -285,17 +282,17 @@ def sent(member: Member, codec: str, primitive: str) -> tuple[int, int]:
         return sum(book.bytes_sent for book in books.values()), sum(group._nbytes) - len(group._nbytes)
 
 
-def books_of_steps(member: Member, codec: str, primitive: str, steps: int, warm_up: int) -> list[dict[str, Any]]:
+def books_of_steps(codec: str, primitive: str, steps: int, warm_up: int) -> list[dict[str, Any]]:
     """What left by each channel in each step, after DDP's first pass, whose groups are its own."""
-    with Door(member.store) as door:
+    with Door() as door:
         model = built()
-        plan = plan_by_hand(model, codec, member.world_size, primitive=primitive, warm_up_steps=warm_up)
+        plan = plan_by_hand(model, codec, door.world_size, primitive=primitive, warm_up_steps=warm_up)
         wrapped = gradients.wrap(model, plan, door)
-        trained(wrapped, 1, member.rank)
+        trained(wrapped, 1, door.rank)
         door.books.take()
         found = []
         for step in range(steps):
-            trained(wrapped, 1, member.rank, first=step + 1)
+            trained(wrapped, 1, door.rank, first=step + 1)
             found.append({channel: book.to_json() for channel, book in door.books.take().items()})
         return found
 
@@ -312,24 +309,24 @@ class Branched(Net):
         return super().forward(x) + (self.unused(x.repeat(1, 2)[:, :30])[:, :4] if self.rank == 0 else 0.0)
 
 
-def profiled(member: Member, kind: str) -> tuple[str, Any, list[float]]:
+def profiled(kind: str) -> tuple[str, Any, list[float]]:
     """The order, the profile and the losses of a model that is odd in some way."""
-    with Door(member.store) as door:
+    with Door() as door:
         torch.manual_seed(0)
-        model = Branched(rank=member.rank) if kind == "branched" else built(**({kind: True} if kind else {}))
-        profile = gradients.profile(model, batch(member.rank, 0), loss_of, door, codecs=["topk:0.05"], steps=2)
+        model = Branched(rank=door.rank) if kind == "branched" else built(**({kind: True} if kind else {}))
+        profile = gradients.profile(model, batch(door.rank, 0), loss_of, door, codecs=["topk:0.05"], steps=2)
         wrapped = gradients.wrap(model, gradients.plan(profile, "topk:0.05"), door)
-        return profile.order, profile.to_json(), trained(wrapped, 4, member.rank)
+        return profile.order, profile.to_json(), trained(wrapped, 4, door.rank)
 
 
-def planned(member: Member, codecs: tuple[str, ...]) -> tuple[Any, Any, list[float], list[float]]:
+def planned(codecs: tuple[str, ...]) -> tuple[Any, Any, list[float], list[float]]:
     """Profile, plan, wrap and train as the README does."""
-    with Door(member.store) as door:
+    with Door() as door:
         model = built()
         before = weights(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         profile = gradients.profile(
-            model, batch(member.rank, 0), loss_of, door, codecs=codecs, optimizer=optimizer, steps=3
+            model, batch(door.rank, 0), loss_of, door, codecs=codecs, optimizer=optimizer, steps=3
         )
         assert all(torch.equal(a, b) for a, b in zip(before, weights(model), strict=True))
         assert not optimizer.state
@@ -337,12 +334,12 @@ def planned(member: Member, codecs: tuple[str, ...]) -> tuple[Any, Any, list[flo
         assert plan.predicted is not None
         assert gradients.predict(profile, plan).step_s == pytest.approx(plan.predicted.step_s)
         # Planned again, nothing having changed: the first plan is still as good as any, within the noise of a profile.
-        later = gradients.profile(model, batch(member.rank, 0), loss_of, door, codecs=codecs, steps=3)
+        later = gradients.profile(model, batch(door.rank, 0), loss_of, door, codecs=codecs, steps=3)
         anew = gradients.plan(later, ",".join(codecs))
         assert anew.predicted is not None
         assert gradients.predict(later, plan).step_s <= 1.3 * anew.predicted.step_s
         wrapped = gradients.wrap(model, plan)
-        losses = trained(wrapped, 4, member.rank)
+        losses = trained(wrapped, 4, door.rank)
         times = [each.done_s for each in gradients.hook_of(wrapped).times]
         gradients.hook_of(wrapped).door.close()
         return profile.to_json(), plan, losses, times

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch_geometric.nn import SAGEConv
 
 from thinwire import graphs
 from thinwire.codecs import seed_from
 from thinwire.graphs import TRAIN
-from thinwire.launch import Member
 from thinwire.links import Door, PeerLost
 from thinwire.minibatch import Loader, Salient, Topology, inference, layers
 from thinwire.minibatch.batch import Layer, Sampled
@@ -46,12 +46,12 @@ class Found:
     original_ids: Tensor
 
 
-def jobs(member: Member, folder: str, todo: Sequence[Job[Salient]]) -> list[Found]:
+def jobs(folder: str, todo: Sequence[Job[Salient]]) -> list[Found]:
     manifest = graphs.read_manifest(Path(folder))
     topology = Topology.read(Path(folder))
-    shard = graphs.read_shard(Path(folder), member.rank)
+    shard = graphs.read_shard(Path(folder), dist.get_rank())
     found = []
-    with Door(member.store) as door:
+    with Door() as door:
         for job in todo:
             run = Run(job, shard, door, manifest, topology)
             for epoch in range(job.epochs):
@@ -110,14 +110,12 @@ def in_one(folder: Path, job: Job[Salient]) -> tuple[list[float], dict[str, Tens
     return losses, model.state_dict()
 
 
-def sampled_inference(
-    member: Member, folder: str, job: Job[Salient], methods: Sequence[Salient]
-) -> list[tuple[Any, ...]]:
+def sampled_inference(folder: str, job: Job[Salient], methods: Sequence[Salient]) -> list[tuple[Any, ...]]:
     """What an untrained model says by these methods, and exactly; rows fetched by each."""
     topology = Topology.read(Path(folder))
-    shard = graphs.read_shard(Path(folder), member.rank)
+    shard = graphs.read_shard(Path(folder), dist.get_rank())
     seeds = [np.arange(topology.starts[part], topology.starts[part + 1]) for part in range(topology.num_parts)]
-    with Door(member.store) as door:
+    with Door() as door:
         model = build(job, num_features=shard.x.shape[1], num_classes=shard.num_classes)
         exact = inference.exact(model, shard, topology, door)
         found = []
@@ -148,13 +146,13 @@ class Own(torch.nn.Module):
         return out.relu() if number == 0 else out
 
 
-def own_inference(member: Member, folder: str, method: Salient) -> tuple[Tensor, Tensor, Tensor, str]:
+def own_inference(folder: str, method: Salient) -> tuple[Tensor, Tensor, Tensor, str]:
     """Exact, sampled with all neighbours, this shard's nodes; and how a model is refused whose layers are not known."""
     topology = Topology.read(Path(folder))
-    shard = graphs.read_shard(Path(folder), member.rank)
+    shard = graphs.read_shard(Path(folder), dist.get_rank())
     seeds = [np.arange(topology.starts[part], topology.starts[part + 1]) for part in range(topology.num_parts)]
     model = Own(shard.x.shape[1], shard.num_classes).eval()
-    with Door(member.store) as door:
+    with Door() as door:
         exact = inference.exact([partial(model.layer, number) for number in range(2)], shard, topology, door)
         _, out = inference.sampled(model, shard, topology, door, method, seeds)
         try:
@@ -164,35 +162,35 @@ def own_inference(member: Member, folder: str, method: Salient) -> tuple[Tensor,
         raise AssertionError
 
 
-def batches(member: Member, folder: str, method: Salient) -> list[tuple[Tensor, Tensor, Tensor]]:
+def batches(folder: str, method: Salient) -> list[tuple[Tensor, Tensor, Tensor]]:
     """An epoch's batches from a loader: features, labels, vertices."""
     topology = Topology.read(Path(folder))
-    shard = graphs.read_shard(Path(folder), member.rank)
-    with Door(member.store) as door:
+    shard = graphs.read_shard(Path(folder), dist.get_rank())
+    with Door() as door:
         loader = Loader(shard, door, method, topology)
         found = [(batch.x, batch.y, batch.n_id) for batch in loader]
         assert len(found) == len(loader)
         return found
 
 
-def another_ranks_shard(member: Member, folder: str, method: Salient) -> str:
+def another_ranks_shard(folder: str, method: Salient) -> str:
     """What is said to who gives the wrong one."""
-    with Door(member.store) as door, pytest.raises(ValueError, match="was given the shard of nodes") as error:
-        Loader(graphs.read_shard(Path(folder), 1 - member.rank), door, method, Topology.read(Path(folder)))
+    with Door() as door, pytest.raises(ValueError, match="was given the shard of nodes") as error:
+        Loader(graphs.read_shard(Path(folder), 1 - dist.get_rank()), door, method, Topology.read(Path(folder)))
     return str(error.value)
 
 
-def killed_in_the_middle(member: Member, folder: str, out: str, method: Salient) -> None:
+def killed_in_the_middle(folder: str, out: str, method: Salient) -> None:
     """Rank 1 dies in its third batch; the others note what they are told."""
     topology = Topology.read(Path(folder))
-    shard = graphs.read_shard(Path(folder), member.rank)
-    with Door(member.store, limit_s=6.0) as door:
+    shard = graphs.read_shard(Path(folder), dist.get_rank())
+    with Door(limit_s=6.0) as door:
         loader = Loader(shard, door, replace(method, batch=4), topology)
         start = time.monotonic()
         try:
             for number, _ in enumerate(loader):
-                if member.rank == 1 and number == 2:
+                if door.rank == 1 and number == 2:
                     os.kill(os.getpid(), signal.SIGKILL)
         except PeerLost as error:
-            (Path(out) / str(member.rank)).write_text(f"{time.monotonic() - start} {error}")
+            (Path(out) / str(door.rank)).write_text(f"{time.monotonic() - start} {error}")
             raise

@@ -31,7 +31,7 @@ def test_a_killed_run_says_where_it_stopped(tmp_path: Path) -> None:
     (run,) = read_runs([folder])
     assert run.state.word == "unfinished"
     assert (
-        run.state.told
+        run.state.sentence
         == "stopped after epoch 7 of 50, or is still running; the last line was cut off; --resume goes on with it"
     )
     assert run.done == 7
@@ -40,13 +40,13 @@ def test_a_killed_run_says_where_it_stopped(tmp_path: Path) -> None:
 def test_a_last_line_without_its_end_counts(tmp_path: Path) -> None:
     (run,) = read_runs([made.run(tmp_path / "whole", epochs=3, complete=False, tail='{"epoch": 3, "loss": 0.5}')])
     assert run.done == 4
-    assert "cut off" not in run.state.told
+    assert "cut off" not in run.state.sentence
 
 
 def test_a_failed_run_says_why(tmp_path: Path) -> None:
     (run,) = read_runs([made.run(tmp_path / "bad", epochs=4, asked=9, complete=False, error="rank 1 silent for 60 s")])
     assert (run.state.word, run.state.error) == ("failed", "rank 1 silent for 60 s")
-    assert run.state.told == "stopped after epoch 4 of 9"
+    assert run.state.sentence == "stopped after epoch 4 of 9"
 
 
 def test_a_result_of_fewer_epochs_is_of_an_earlier_run(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_result_of_fewer_epochs_is_of_an_earlier_run(tmp_path: Path) -> None:
 
 def test_a_run_that_did_not_get_to_its_first_epoch(tmp_path: Path) -> None:
     (run,) = read_runs([made.run(tmp_path / "none", epochs=0, asked=9, complete=False)])
-    assert run.state.told.startswith("stopped before the first epoch of 9 was over")
+    assert run.state.sentence.startswith("stopped before the first epoch of 9 was over")
     assert run.median("seconds") is None
 
 
@@ -95,7 +95,7 @@ def test_unknown_and_wrong_values_count_as_missing(tmp_path: Path) -> None:
     assert first.spans == ((), ())
     assert second.loss == 2  # of the epoch that was run again
     assert run.links == ()
-    assert "2 lines of events.jsonl are no epochs" in run.state.told
+    assert "2 lines of events.jsonl are no epochs" in run.state.sentence
 
 
 def test_numbers_are_finite_and_no_truths() -> None:

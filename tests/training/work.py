@@ -2,30 +2,29 @@
 
 import os
 import time
-from dataclasses import replace
 from typing import Any
 
+import torch.distributed as dist
+
 from thinwire import graphs
-from thinwire.launch import Member
 from thinwire.links import Door
 from thinwire.training import own_shard
 from thinwire.training.job import Job
 
 
-def begin(member: Member, jobs: list[Job[Any]], loads_s: list[float]) -> str:
+def begin(jobs: list[Job[Any]], loads_s: list[float]) -> str:
     """Each by its own job, after loading for so long; the shards' checksum, or what was refused."""
-    os.environ["GROUP_RANK"] = str(member.rank)
+    os.environ["LOCAL_RANK"], os.environ["GROUP_RANK"] = "0", str(dist.get_rank())
     prepare = graphs.prepare
 
     def slowly(*arguments: Any, **options: Any) -> None:
-        time.sleep(loads_s[member.rank])
+        time.sleep(loads_s[dist.get_rank()])
         prepare(*arguments, **options)
 
     graphs.prepare = slowly  # type: ignore[assignment]
-    alone = replace(member, rank_spec=replace(member.rank_spec, local_rank=0))
-    job = jobs[member.rank]
+    job = jobs[dist.get_rank()]
     try:
-        with Door(member.store, limit_s=job.limit_s) as door, own_shard.own_shard(alone, job, door) as (shard, _):
+        with Door(limit_s=job.limit_s) as door, own_shard.own_shard(job, door) as (shard, _):
             return shard.folder_content
     except ValueError as refused:
         return f"{type(refused).__name__}: {refused}"

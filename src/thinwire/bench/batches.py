@@ -117,7 +117,7 @@ def _graph(num_nodes: int, num_edges: int, seed: int) -> Topology:
 
 
 def _ours(topology: Topology, seeds: Array) -> Turn:
-    """With its transpose, and with own, cached and remote vertices told apart; one thread samples, one at a time."""
+    """With its transpose, and with own, cached and remote vertices kept apart; one thread samples, one at a time."""
     none = np.zeros(0, dtype=np.int64)
     args = (topology.indptr, topology.indices, topology.starts, 0, none, FANOUTS)
     sampler = new_sampler(*args, with_edges=False, ahead=1)

@@ -83,14 +83,14 @@ def _gathered(door: Door, run: Any, halo: Any, wire: Any) -> Exchange:
     own = run.distributed.assigner.errors(halo, wire, BITS).contiguous()
     counts = torch.zeros(door.world_size, door.world_size, dtype=torch.float64)
     counts[door.rank] = torch.tensor(wire.send_to, dtype=torch.float64)
-    told = door.all_reduce(counts, channel="bench").wait().long()
-    sizes = [int(row.sum()) * 8 * len(BITS) for row in told]
+    counted = door.all_reduce(counts, channel="bench").wait().long()
+    sizes = [int(row.sum()) * 8 * len(BITS) for row in counted]
     everybodys = door.all_gather(own, sizes, channel="bench").wait()
     parts = [
         part.clone().view(torch.float64).view(-1, len(BITS)).split(row.tolist())
-        for part, row in zip(everybodys, told, strict=True)
+        for part, row in zip(everybodys, counted, strict=True)
     ]
-    pairs = [(src, dst) for src, dst in permutations(range(door.world_size), 2) if told[src, dst]]
+    pairs = [(src, dst) for src, dst in permutations(range(door.world_size), 2) if counted[src, dst]]
     return Exchange(
         wire.channel,
         np.array([float(row_bytes(wire.width, bits)) for bits in BITS]),

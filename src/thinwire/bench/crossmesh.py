@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from thinwire.bench.case import Case
-from thinwire.crossmesh.broadcast import WAYS
+from thinwire.crossmesh.broadcast import STRATEGIES
 from thinwire.crossmesh.layout import Layout, region_shape
 from thinwire.crossmesh.network import Network
-from thinwire.crossmesh.plan import AUTO, Plan, plan
-from thinwire.crossmesh.profile import profile
+from thinwire.crossmesh.planning import AUTO, Plan, plan
+from thinwire.crossmesh.profiling import profile
 from thinwire.crossmesh.run import start
 from thinwire.links import Door
 
@@ -30,8 +30,8 @@ PROBLEM = re.compile(r"(?P<source>[\dx]+(?: \w+)+) -> (?P<destination>[\dx]+(?: 
 
 def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
     for method in methods:
-        if method not in WAYS and method != AUTO:
-            raise ValueError(f"method {method!r} is not known; give {', '.join(WAYS)} or {AUTO}")
+        if method not in STRATEGIES and method != AUTO:
+            raise ValueError(f"method {method!r} is not known; give {', '.join(STRATEGIES)} or {AUTO}")
     unknown = sorted(set(settings) - {"problems"})
     if unknown:
         raise ValueError(f"settings.{unknown[0]} is not known to crossmesh; known is problems")

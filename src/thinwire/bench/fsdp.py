@@ -100,11 +100,11 @@ def step(door: Door, method: str, prepared: Task, case: Case, seed: int) -> dict
         losses.append(float(loss.detach()))
     wire_bytes = (sent_bytes() - before) / count
     bytes_of = {name: each.bytes * door.world_size / count for name, each in counted.items()}  # not the evaluation's
-    told = door.gather(torch.tensor([losses[0], statistics.median(seconds), wire_bytes]), channel="harness")
+    gathered = door.gather(torch.tensor([losses[0], statistics.median(seconds), wire_bytes]), channel="harness")
     facts = {
-        "first_loss": float(told[:, 0].mean()),
-        "seconds": float(told[:, 1].max()),
-        "wire_bytes": float(told[:, 2].sum()),
+        "first_loss": float(gathered[:, 0].mean()),
+        "seconds": float(gathered[:, 1].max()),
+        "wire_bytes": float(gathered[:, 2].sum()),
         "loss": _final(model, task, door),
     }
     return facts | bytes_of

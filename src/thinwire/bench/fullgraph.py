@@ -90,11 +90,11 @@ def _by_rank(record: Mapping[str, Any]) -> list[int]:
 
 def summary(case: Case, method: str, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """Where bits are assigned: the epoch that was predicted, and the share of time that looking and choosing took."""
-    told = [line for line in lines[method] if line.get("predicted_s") is not None]
-    if not told:
+    predicted = [line for line in lines[method] if line.get("predicted_s") is not None]
+    if not predicted:
         return {}
     return {
-        "predicted_s": statistics.median(line["predicted_s"] for line in told),
-        "bytes_by_rank": told[-1]["bytes_by_rank"],
-        "assign_share": sum(line["assign_s"] for line in told) / sum(line["seconds"] for line in told),
+        "predicted_s": statistics.median(line["predicted_s"] for line in predicted),
+        "bytes_by_rank": predicted[-1]["bytes_by_rank"],
+        "assign_share": sum(line["assign_s"] for line in predicted) / sum(line["seconds"] for line in predicted),
     }

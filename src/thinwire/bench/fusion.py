@@ -15,7 +15,6 @@ from thinwire import gradients
 from thinwire.bench.networks import CONTEXT, GPT, ResNet
 from thinwire.bench.tasks import Task
 from thinwire.gradients.algorithms import AUTO
-from thinwire.launch import Member
 from thinwire.links import Door
 
 STEPS = 8
@@ -56,9 +55,9 @@ def load(network: str) -> tuple[nn.Module, Any, Callable[[nn.Module, Any], torch
     return made
 
 
-def rank(member: Member, network: str, codec: str, seed: int, limit_s: float) -> dict[str, Any]:
+def rank(network: str, codec: str, seed: int, limit_s: float) -> dict[str, Any]:
     """The plan and what steps by it took, with the last one's timeline."""
-    with Door(member.store, limit_s=limit_s) as door:
+    with Door(limit_s=limit_s) as door:
         with door.loading():
             torch.manual_seed(seed)
             model, batch, loss_fn = load(network)

@@ -23,7 +23,7 @@ from thinwire.bench import tasks
 from thinwire.bench.case import Case
 from thinwire.bench.tasks import Task
 from thinwire.gradients.algorithms import AUTO, algorithm
-from thinwire.gradients.plan import CUPCAKE, LAYER_WISE, ONE_GROUP, Plan
+from thinwire.gradients.planning import CUPCAKE, LAYER_WISE, ONE_GROUP, Plan
 from thinwire.links import Door
 
 LIMIT = "local"

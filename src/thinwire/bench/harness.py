@@ -29,7 +29,7 @@ from thinwire.bench import (
     training,
 )
 from thinwire.bench.case import Case
-from thinwire.launch import Lab, LabUnavailable, Member, RankFailed
+from thinwire.launch import Lab, LabUnavailable, RankFailed
 from thinwire.links import Door
 from thinwire.scratch import scratch_folder
 
@@ -162,9 +162,9 @@ def summarise(case: Case, steps: list[dict[str, Any]]) -> list[MethodRow]:
     return rows
 
 
-def _rank(member: Member, case: Case, folder: str) -> None:
+def _rank(case: Case, folder: str) -> None:
     workload = WORKLOADS[case.workload]
-    with Door(member.store, limit_s=case.limit_s) as door:
+    with Door(limit_s=case.limit_s) as door:
         prepared = workload.prepare(door, case, Path(folder))
         # Repeat -1 warms up connections and code, and is not kept. Whole runs need none.
         for repeat in range(0 if case.workload in WHOLE else -1, case.repeats):
@@ -172,7 +172,7 @@ def _rank(member: Member, case: Case, folder: str) -> None:
                 workload.before_round(door, prepared, case)
             for method in case.methods:
                 line = _step(door, workload, method, prepared, case, repeat)
-                if member.rank == 0:
+                if door.rank == 0:
                     with (Path(folder) / EVENTS).open("a") as file:
                         file.write(json.dumps(line) + "\n")
 
@@ -187,11 +187,11 @@ def _step(door: Door, workload: Workload, method: str, prepared: Any, case: Case
     seconds = time.perf_counter() - start
     books = door.books.take()
     sent = {name: book.bytes_sent for name, book in books.items()}
-    told = door.gather_json([seconds, sum(book.exposed_s for book in books.values()), sent], channel=CHANNEL)
+    gathered = door.gather_json([seconds, sum(book.exposed_s for book in books.values()), sent], channel=CHANNEL)
     units = workload.units(method, case.settings)
-    slowest = max(told, key=lambda each: float(each[0]))
-    names = sorted({name for _, _, own in told for name in own})  # ranks need not have used the same
-    channels = {name: int(sum(own.get(name, 0) for _, _, own in told) / units) for name in names}
+    slowest = max(gathered, key=lambda each: float(each[0]))
+    names = sorted({name for _, _, own in gathered for name in own})  # ranks need not have used the same
+    channels = {name: int(sum(own.get(name, 0) for _, _, own in gathered) / units) for name in names}
     line = {"method": method, "repeat": repeat, "seconds": slowest[0] / units, "exposed_s": slowest[1] / units}
     return line | {"bytes": sum(channels.values()), "channels": channels} | facts
 

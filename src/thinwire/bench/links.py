@@ -3,13 +3,12 @@
 from dataclasses import asdict
 from typing import Any
 
-from thinwire.launch import Member
 from thinwire.links import Door
 from thinwire.links.probe import probe
 
 
-def profile(member: Member, check_draws: int, seed: int, limit_s: float) -> dict[str, Any]:
+def profile(check_draws: int, seed: int, limit_s: float) -> dict[str, Any]:
     """The cost model as JSON and, if asked for, rows of predicted beside measured."""
-    with Door(member.store, limit_s=limit_s) as door:
+    with Door(limit_s=limit_s) as door:
         model, rows = probe(door, draws=check_draws, seed=seed)
     return {**model.to_json(), "check": [{**asdict(row), "error": row.error} for row in rows]}

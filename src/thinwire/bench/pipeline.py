@@ -22,10 +22,10 @@ from thinwire.bench import stages, tasks
 from thinwire.bench.case import Case
 from thinwire.crossmesh.pipelines import schedule as schedules
 from thinwire.crossmesh.pipelines.edges import Edge
-from thinwire.crossmesh.pipelines.profile import profile
+from thinwire.crossmesh.pipelines.profiling import profile
 from thinwire.crossmesh.pipelines.run import Pipeline
 from thinwire.crossmesh.pipelines.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
-from thinwire.crossmesh.pipelines.simulate import simulate
+from thinwire.crossmesh.pipelines.simulator import simulate
 from thinwire.links import Door
 
 SCHEDULES = {"gpipe": schedules.gpipe, "1f1b": schedules.one_f_one_b, "eager": schedules.eager_1f1b}
@@ -156,9 +156,9 @@ class Iterations:
 
     def take(self) -> dict[str, Any]:
         loss = self._iterate()
-        told = self._door.gather(torch.tensor([loss, self.pipe.peak_activations]), channel="harness")
-        peaks = [int(peak) for peak in told[:, 1]]
-        return self.facts | {"loss": float(told[-1, 0]), "peak_activations": peaks}
+        gathered = self._door.gather(torch.tensor([loss, self.pipe.peak_activations]), channel="harness")
+        peaks = [int(peak) for peak in gathered[:, 1]]
+        return self.facts | {"loss": float(gathered[-1, 0]), "peak_activations": peaks}
 
     def warm_up(self) -> None:
         """The first iteration tells shapes, the second is like all others."""

@@ -60,8 +60,8 @@ def step(door: Door, method: str, prepared: Touched, case: Case, seed: int) -> d
     for alpha in ALPHAS:
         kept = choose(best, capacity(alpha, topology.num_nodes, topology.num_parts))
         rows.append(float(times.sum() - times[kept].sum()) / question.epochs)
-    told = door.all_reduce(torch.tensor(rows, dtype=torch.float64), channel="bench").wait()
-    return {"remote_rows": dict(zip(map(str, ALPHAS), told.tolist(), strict=True))}
+    summed = door.all_reduce(torch.tensor(rows, dtype=torch.float64), channel="bench").wait()
+    return {"remote_rows": dict(zip(map(str, ALPHAS), summed.tolist(), strict=True))}
 
 
 def summary(case: Case, method: str, lines: Mapping[str, list[Mapping[str, Any]]]) -> dict[str, Any]:

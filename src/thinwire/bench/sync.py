@@ -20,8 +20,8 @@ from thinwire.bench.case import Case
 from thinwire.codecs import seed_from
 from thinwire.crossmesh.layout import region_shape
 from thinwire.crossmesh.network import Network
-from thinwire.crossmesh.plan import codec_of
-from thinwire.crossmesh.profile import profile
+from thinwire.crossmesh.planning import codec_of
+from thinwire.crossmesh.profiling import profile
 from thinwire.crossmesh.state_dict import DIFFERENCE
 from thinwire.crossmesh.tensors import as_dtensor, layout_of
 from thinwire.links import Door
@@ -142,10 +142,10 @@ def _probes(door: Door, out: Mapping[str, DTensor]) -> list[float]:
     for x in out.values():
         flat = x._local_tensor.reshape(-1)
         own.append(flat[:: max(1, len(flat) // PROBES)][:PROBES] if len(flat) else torch.zeros(PROBES))
-    told = door.gather(
+    gathered = door.gather(
         torch.cat([torch.nn.functional.pad(part, (0, PROBES - len(part))) for part in own]), channel="harness"
     )
-    return [float(value) for value in told.flatten()]
+    return [float(value) for value in gathered.flatten()]
 
 
 def _naive(weights: Weights, state: Mapping[str, DTensor]) -> dict[str, DTensor]:

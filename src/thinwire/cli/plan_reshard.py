@@ -13,9 +13,9 @@ from rich.table import Table
 from thinwire import artifacts
 from thinwire.bench.crossmesh import parse
 from thinwire.cli.predictions import seconds
-from thinwire.crossmesh.broadcast import WAYS
+from thinwire.crossmesh.broadcast import STRATEGIES
 from thinwire.crossmesh.network import Network
-from thinwire.crossmesh.plan import AUTO, Plan, plan
+from thinwire.crossmesh.planning import AUTO, Plan, plan
 from thinwire.launch import lab
 from thinwire.prediction.wires import PAYLOAD
 
@@ -98,5 +98,5 @@ class PlanReshard:
         network = Network.even(hosts, lab.parse_rate(self.rate) / 8 * PAYLOAD)
         return {
             strategy: plan(source, destination, itemsize=self.itemsize, network=network, strategy=strategy)
-            for strategy in (*WAYS, AUTO)
+            for strategy in (*STRATEGIES, AUTO)
         }

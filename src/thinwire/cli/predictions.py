@@ -85,5 +85,5 @@ def off(result: CaseResult, median: float, worst: float) -> str:
 
 
 def _lost(result: CaseResult) -> Sequence[float]:
-    told = [(row.more or {}).get("recommended_over_best") for row in result.rows]
-    return [each for each in told if each is not None]
+    losses = [(row.more or {}).get("recommended_over_best") for row in result.rows]
+    return [each for each in losses if each is not None]

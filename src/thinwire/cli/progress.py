@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[float, str], None]]:
-    """Yields a function that is told the share done and what comes now."""
+    """Yields a function that takes the share done and what comes now."""
     terminal = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),

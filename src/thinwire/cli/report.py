@@ -63,7 +63,7 @@ class Report:
         console.print(_table(runs))
         for run in runs:
             if run.state.word != "complete":
-                console.print(f"{run.label}: {run.state.told}", highlight=False, markup=False)
+                console.print(f"{run.label}: {run.state.sentence}", highlight=False, markup=False)
         written = {"page": self._page(), "trace (for ui.perfetto.dev)": self._trace(), "TensorBoard": self.tensorboard}
         for what, path in written.items():
             if path is not None:

@@ -169,9 +169,9 @@ def problems(result: harness.CaseResult) -> Table | None:
         table.add_column(method, justify="right", no_wrap=True)
     table.add_column("bound", justify="right", no_wrap=True)
     for name in next(iter(by_method.values())) or ():
-        told = [own[name] for own in by_method.values() if own]
-        cells = [f"{each['seconds']:.3f} {each['over_bound']:5.2f}x" for each in told]
-        table.add_row(name, *cells, f"{told[-1]['bound_s']:.3f}")
+        shown = [own[name] for own in by_method.values() if own]
+        cells = [f"{each['seconds']:.3f} {each['over_bound']:5.2f}x" for each in shown]
+        table.add_row(name, *cells, f"{shown[-1]['bound_s']:.3f}")
     return table
 
 
@@ -183,9 +183,9 @@ def thinner(result: harness.CaseResult) -> list[str]:
     lines = []
     for row in result.rows[1:]:
         both = [name for name in first if name.endswith(".forward") and 0 < row.channels.get(name, 0) < first[name]]
-        told = ", ".join(f"{name.removesuffix('.forward')} {first[name] / row.channels[name]:.1f}x" for name in both)
-        if told:
-            lines.append(f"{row.method}: halo messages thinner than {result.rows[0].method}'s by {told}")
+        thinner = ", ".join(f"{name.removesuffix('.forward')} {first[name] / row.channels[name]:.1f}x" for name in both)
+        if thinner:
+            lines.append(f"{row.method}: halo messages thinner than {result.rows[0].method}'s by {thinner}")
     return lines
 
 

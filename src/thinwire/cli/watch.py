@@ -17,14 +17,14 @@ LINES = 10
 
 @contextmanager
 def watched(events: Path, what: str, epochs: int, console: Console) -> Iterator[None]:
-    """While inside, epochs are told as they are written to `events`."""
+    """While inside, epochs are shown as they are written to `events`."""
     if console.quiet:
         yield
         return
     over = threading.Event()
-    told_before = set(_lines(events))  # of a run that goes on
-    with progress.bar(f"{what}: starting") as told:
-        watcher = threading.Thread(target=_watch, args=(events, what, told_before, epochs, over, console, told))
+    shown_before = set(_lines(events))  # of a run that goes on
+    with progress.bar(f"{what}: starting") as show:
+        watcher = threading.Thread(target=_watch, args=(events, what, shown_before, epochs, over, console, show))
         watcher.start()
         try:
             yield
@@ -40,7 +40,7 @@ def _watch(
     epochs: int,
     over: threading.Event,
     console: Console,
-    told: Callable[[float, str], None],
+    show: Callable[[float, str], None],
 ) -> None:
     last = False
     while not last:
@@ -51,7 +51,7 @@ def _watch(
             seen.add(line)
             row = json.loads(line)
             shown = tables.epoch_line(what, row, epochs)
-            told((row["epoch"] + 1) / epochs, shown)
+            show((row["epoch"] + 1) / epochs, shown)
             if not console.is_terminal and (row["epoch"] + 1) % max(1, epochs // LINES) == 0:
                 console.print(shown, highlight=False)
 

@@ -6,8 +6,8 @@ plan = crossmesh.plan(src_mesh, src_placements, dst_mesh, dst_placements, shape,
 
 from thinwire.crossmesh.layout import Layout
 from thinwire.crossmesh.network import Network
-from thinwire.crossmesh.plan import Plan
-from thinwire.crossmesh.profile import close, profile
+from thinwire.crossmesh.planning import Plan
+from thinwire.crossmesh.profiling import close, profile
 from thinwire.crossmesh.state_dict import StateSync, reshard_state_dict
 from thinwire.crossmesh.tensors import plan, reshard, reshard_async
 

@@ -1,10 +1,10 @@
-"""Which host sends each job, and when, so that the last is done earliest; with a bound on how early that can be. Pure.
+"""Which host sends each shipment, and when, so that the last is done earliest; and how early that can be at all. Pure.
 
-A job keeps its sending host's way out busy, every receiving host's way in, and, since each hands the data on to the
-next, the way out of all receiving hosts but the last. Hosts send and receive at once.
+A shipment keeps its sending host's way out busy, every receiving host's way in, and, since each hands the data on to
+the next, the way out of all receiving hosts but the last. Hosts send and receive at once.
 
-The bound is a linear program: jobs may be split between senders and interrupted, hosts may not work for longer than
-the whole takes. No schedule beats it.
+The bound is a linear program: shipments may be split between senders and interrupted, hosts may not work for longer
+than the whole takes. No schedule beats it.
 """
 
 import random
@@ -16,9 +16,9 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
-# What the search may cost: jobs placed in all trials, and nodes of the exhaustive search for a few jobs.
+# What the search may cost: shipments placed in all trials, and nodes of the exhaustive search for a few shipments.
 PLACEMENTS = 600
-FEW_JOBS = 8
+FEW_SHIPMENTS = 8
 NODES = 2_000
 # Relative: closer to the bound than this is at the bound.
 CLOSE = 1e-9
@@ -27,7 +27,7 @@ Port = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Job:
+class Shipment:
     """`seconds[host]` with that host as sender. `receivers` in the order in which they hand on."""
 
     seconds: tuple[tuple[int, float], ...]
@@ -40,7 +40,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Order:
-    """Sender and start of each job; `order` lists jobs by start."""
+    """Sender and start of each shipment; `order` lists shipments by start."""
 
     senders: tuple[int, ...]
     starts_s: tuple[float, ...]
@@ -48,32 +48,32 @@ class Order:
     makespan_s: float
 
 
-def balance(jobs: Sequence[Job], *, seed: int = 0) -> Order:
-    """The best schedule found: greedy by several rules, then at random, and exhaustively where jobs are few."""
-    if not jobs:
+def balance(shipments: Sequence[Shipment], *, seed: int = 0) -> Order:
+    """The best schedule found: greedy by several rules, then at random, and exhaustively where shipments are few."""
+    if not shipments:
         return Order((), (), (), 0.0)
-    bound = bound_s(jobs)
-    best = min((_greedy(jobs, rule, None) for rule in (True, False)), key=lambda each: each.makespan_s)
+    bound = bound_s(shipments)
+    best = min((_greedy(shipments, rule, None) for rule in (True, False)), key=lambda each: each.makespan_s)
     rng = random.Random(seed)
-    for _ in range(PLACEMENTS // (len(jobs) * max(1, len(jobs) // 16))):
+    for _ in range(PLACEMENTS // (len(shipments) * max(1, len(shipments) // 16))):
         if best.makespan_s <= bound * (1 + CLOSE):
             return best
-        best = min(best, _greedy(jobs, True, rng), key=lambda each: each.makespan_s)
-    if len(jobs) <= FEW_JOBS:
-        best = _Search(jobs, best, bound).best
+        best = min(best, _greedy(shipments, True, rng), key=lambda each: each.makespan_s)
+    if len(shipments) <= FEW_SHIPMENTS:
+        best = _Search(shipments, best, bound).best
     return best
 
 
-def bound_s(jobs: Iterable[Job]) -> float:
-    """No schedule of these jobs ends earlier."""
+def bound_s(shipments: Iterable[Shipment]) -> float:
+    """No schedule of these shipments ends earlier."""
     classes: defaultdict[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]], float] = defaultdict(float)
     longest = 0.0
-    for job in jobs:
-        least = min(seconds for _, seconds in job.seconds)
+    for shipment in shipments:
+        least = min(seconds for _, seconds in shipment.seconds)
         longest = max(longest, least)
         # Jobs that differ only in size are one to the program; times are kept relative to the quickest sender's.
-        ratios = tuple(round(seconds / least, 12) if least else 1.0 for _, seconds in job.seconds)
-        classes[tuple(host for host, _ in job.seconds), tuple(sorted(job.receivers)), ratios] += least
+        ratios = tuple(round(seconds / least, 12) if least else 1.0 for _, seconds in shipment.seconds)
+        classes[tuple(host for host, _ in shipment.seconds), tuple(sorted(shipment.receivers)), ratios] += least
     return max(longest, _fractional(classes)) if classes else 0.0
 
 
@@ -103,30 +103,30 @@ def _fractional(classes: Mapping[tuple[tuple[int, ...], tuple[int, ...], tuple[f
     return float(found.fun) * scale * (1 - 1e-6) if found.status == 0 else 0.0
 
 
-def _greedy(jobs: Sequence[Job], urgent_first: bool, rng: random.Random | None) -> Order:
-    """Again and again the job that can start earliest; of those the one whose ports have most to do still.
+def _greedy(shipments: Sequence[Shipment], urgent_first: bool, rng: random.Random | None) -> Order:
+    """Again and again the shipment that can start earliest; of those the one whose ports have most to do still.
 
     Jobs with the same senders and receivers wait in line, longest first: only the first of each line is looked at.
     """
     lines: defaultdict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = defaultdict(list)
     load: defaultdict[Port, float] = defaultdict(float)
-    for index, job in enumerate(jobs):
-        lines[tuple(host for host, _ in job.seconds), job.receivers].append(index)
-        for host in job.receivers:
-            load["in", host] += job.seconds[0][1]
-        for host, seconds in job.seconds:
-            load["out", host] += seconds / len(job.seconds)
+    for index, shipment in enumerate(shipments):
+        lines[tuple(host for host, _ in shipment.seconds), shipment.receivers].append(index)
+        for host in shipment.receivers:
+            load["in", host] += shipment.seconds[0][1]
+        for host, seconds in shipment.seconds:
+            load["out", host] += seconds / len(shipment.seconds)
     for waiting in lines.values():
-        waiting.sort(key=lambda index: min(seconds for _, seconds in jobs[index].seconds))
+        waiting.sort(key=lambda index: min(seconds for _, seconds in shipments[index].seconds))
     free: defaultdict[Port, float] = defaultdict(float)
-    senders, starts = [0] * len(jobs), [0.0] * len(jobs)
+    senders, starts = [0] * len(shipments), [0.0] * len(shipments)
     while lines:
         chosen: tuple[tuple[float, ...], tuple[tuple[int, ...], tuple[int, ...]], int, float] | None = None
         for line, waiting in lines.items():
-            job = jobs[waiting[-1]]
-            ready = max(free["in", host] for host in job.receivers)
-            pressure = max(load["in", host] for host in job.receivers)
-            for sender, seconds in job.seconds:
+            shipment = shipments[waiting[-1]]
+            ready = max(free["in", host] for host in shipment.receivers)
+            pressure = max(load["in", host] for host in shipment.receivers)
+            for sender, seconds in shipment.seconds:
                 start = max(ready, free["out", sender])
                 noise = rng.random() if rng is not None else 0.0
                 urgency = (-max(pressure, load["out", sender]) if urgent_first else -seconds) * (1 + noise)
@@ -138,53 +138,58 @@ def _greedy(jobs: Sequence[Job], urgent_first: bool, rng: random.Random | None) 
         index = lines[line].pop()
         if not lines[line]:
             del lines[line]
-        job = jobs[index]
-        for host, own in job.seconds:
-            load["out", host] -= own / len(job.seconds)
-        for host in job.receivers:
-            load["in", host] -= job.seconds[0][1]
-        start = max(free[port] for port in job.ports(sender))
-        for port in job.ports(sender):
+        shipment = shipments[index]
+        for host, own in shipment.seconds:
+            load["out", host] -= own / len(shipment.seconds)
+        for host in shipment.receivers:
+            load["in", host] -= shipment.seconds[0][1]
+        start = max(free[port] for port in shipment.ports(sender))
+        for port in shipment.ports(sender):
             free[port] = start + seconds
         senders[index], starts[index] = sender, start
-    return _ordered(jobs, senders, starts)
+    return _ordered(shipments, senders, starts)
 
 
 class _Search:
-    """Depth first over orders and senders, each job as early as it can; never below the bound of what is left."""
+    """Depth first over orders and senders, each shipment as early as it can; never below the bound of what is left."""
 
-    def __init__(self, jobs: Sequence[Job], best: Order, bound: float) -> None:
-        self._jobs, self.best, self._bound = jobs, best, bound
+    def __init__(self, shipments: Sequence[Shipment], best: Order, bound: float) -> None:
+        self._shipments, self.best, self._bound = shipments, best, bound
         self._nodes = 0
-        self._visit({}, defaultdict(float), list(range(len(jobs))))
+        self._visit({}, defaultdict(float), list(range(len(shipments))))
 
     def _visit(self, placed: dict[int, tuple[int, float]], free: Mapping[Port, float], left: list[int]) -> None:
         self._nodes += 1
         if not left:
-            order = _ordered(self._jobs, *zip(*(placed[index] for index in range(len(self._jobs))), strict=True))
+            order = _ordered(
+                self._shipments, *zip(*(placed[index] for index in range(len(self._shipments))), strict=True)
+            )
             self.best = min(self.best, order, key=lambda each: each.makespan_s)
             return
         if self._nodes > NODES or self.best.makespan_s <= self._bound * (1 + CLOSE):
             return
         need: defaultdict[int, float] = defaultdict(float)
         for index in left:
-            for host in self._jobs[index].receivers:
-                need[host] += min(seconds for _, seconds in self._jobs[index].seconds)
+            for host in self._shipments[index].receivers:
+                need[host] += min(seconds for _, seconds in self._shipments[index].seconds)
         ends = (free.get(("in", host), 0.0) + seconds for host, seconds in need.items())
         if max(ends) >= self.best.makespan_s * (1 - CLOSE):
             return
         for index in left:
-            job = self._jobs[index]
-            for sender, seconds in job.seconds:
-                start = max(free.get(port, 0.0) for port in job.ports(sender))
+            shipment = self._shipments[index]
+            for sender, seconds in shipment.seconds:
+                start = max(free.get(port, 0.0) for port in shipment.ports(sender))
                 if start + seconds >= self.best.makespan_s * (1 - CLOSE):
                     continue
-                after = dict(free) | dict.fromkeys(job.ports(sender), start + seconds)
+                after = dict(free) | dict.fromkeys(shipment.ports(sender), start + seconds)
                 rest = [other for other in left if other != index]
                 self._visit(placed | {index: (sender, start)}, after, rest)
 
 
-def _ordered(jobs: Sequence[Job], senders: Sequence[int], starts: Sequence[float]) -> Order:
-    ends = (start + dict(job.seconds)[sender] for job, sender, start in zip(jobs, senders, starts, strict=True))
-    order = sorted(range(len(jobs)), key=lambda index: (starts[index], index))
+def _ordered(shipments: Sequence[Shipment], senders: Sequence[int], starts: Sequence[float]) -> Order:
+    ends = (
+        start + dict(shipment.seconds)[sender]
+        for shipment, sender, start in zip(shipments, senders, starts, strict=True)
+    )
+    order = sorted(range(len(shipments)), key=lambda index: (starts[index], index))
     return Order(tuple(senders), tuple(starts), tuple(order), max(ends))

@@ -1,4 +1,4 @@
-"""Ways for a piece from its sender to all that need it, and how long each takes. Pure.
+"""Strategies for a piece from its sender to all that need it, and how long each takes. Pure.
 
 With t the time of the piece over one link, A receiving hosts and B ranks on each:
 
@@ -94,4 +94,4 @@ def broadcast(region: Region, lines: Mapping[int, Sequence[int]]) -> list[Haul]:
     return [Haul(tuple(lines), (Branch(region, tuple(map(tuple, lines.values()))),))]
 
 
-WAYS = {SEND_RECV: send_recv, ALLGATHER: allgather, BROADCAST: broadcast}
+STRATEGIES = {SEND_RECV: send_recv, ALLGATHER: allgather, BROADCAST: broadcast}

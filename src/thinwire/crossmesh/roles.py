@@ -12,7 +12,7 @@ from torch import Tensor
 
 from thinwire.codecs import seed_from
 from thinwire.crossmesh.layout import Region, region_shape, region_size
-from thinwire.crossmesh.plan import Gate, Plan, Route, codec_of
+from thinwire.crossmesh.planning import Gate, Plan, Route, codec_of
 from thinwire.crossmesh.regions import pack, place, unpack
 from thinwire.crossmesh.tasks import Reduction
 from thinwire.links import Door, Transfer
@@ -37,14 +37,14 @@ class Roles:
         dtypes: Sequence[torch.dtype | None],
         channels: Sequence[str],
         key: str,
-        turn: int,
+        repeat: int,
         seed: int,
         device: torch.device | None,
         known: MutableMapping[int, Tensor],
         held: MutableMapping[int, Tensor],
     ) -> None:
         self.plan, self.door, self.seed = plan, door, seed
-        self.me, self.channels, self.key, self.turn = door.rank, channels, key, turn
+        self.me, self.channels, self.key, self.repeat = door.rank, channels, key, repeat
         self.known, self.held = known, held
         self.sources = {index: local.detach() for index, local in sources.items()}
         self.outs: dict[int, Tensor] = {}
@@ -118,7 +118,7 @@ class Roles:
             heirs,
             channel=self.channels[tensor],
             key=self.key,
-            turn=self.turn,
+            repeat=self.repeat,
             number=number,
             chunk_bytes=max(1, chunk_bytes),
         )

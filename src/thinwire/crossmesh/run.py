@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from thinwire.crossmesh.layout import region_shape
-from thinwire.crossmesh.plan import Plan
+from thinwire.crossmesh.planning import Plan
 from thinwire.crossmesh.roles import Roles
 from thinwire.links import Door
 
@@ -79,15 +79,15 @@ def start(
     name: str = "",
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
-    turn: int | None = None,
+    repeat: int | None = None,
 ) -> Single:
     """A plan of one tensor. `local` is this rank's source tile; a rank without one names the dtype.
 
-    Calls of a plan are told apart by their order, or by `turn`, the same on all ranks, where order may differ.
+    Calls of a plan are numbered by their order, or by `repeat`, the same on all ranks, where order may differ.
     """
     dtypes = [local.dtype if local is not None else dtype]
     held = {} if local is None else {0: local}
-    return Single(start_all(plan, held, door, name=name, dtypes=dtypes, device=device, turn=turn))
+    return Single(start_all(plan, held, door, name=name, dtypes=dtypes, device=device, repeat=repeat))
 
 
 def start_all(
@@ -99,7 +99,7 @@ def start_all(
     name: str = "",
     seed: int = 0,
     device: torch.device | None = None,
-    turn: int | None = None,
+    repeat: int | None = None,
     known: MutableMapping[int, Tensor] | None = None,
     held: MutableMapping[int, Tensor] | None = None,
 ) -> Handle:
@@ -112,7 +112,7 @@ def start_all(
     channels = [f"reshard {name or spec.name}" for spec in plan.tensors]
     # By what all ranks of the plan know: which one it is, and the how-manieth time.
     key = f"{name}/{plan.key}"
-    turn = door.turn(key) if turn is None else turn
+    repeat = door.repeat(key) if repeat is None else repeat
     roles = Roles(
         plan,
         sources,
@@ -120,7 +120,7 @@ def start_all(
         dtypes=dtypes,
         channels=channels,
         key=key,
-        turn=turn,
+        repeat=repeat,
         seed=seed,
         device=device,
         known={} if known is None else known,

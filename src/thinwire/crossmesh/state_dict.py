@@ -14,8 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement
 
 from thinwire.crossmesh.network import Network
-from thinwire.crossmesh.plan import AUTO, PIECE_BYTES, Plan, TensorSpec, codec_of, plan_all
-from thinwire.crossmesh.profile import default_door, default_network
+from thinwire.crossmesh.planning import AUTO, PIECE_BYTES, Plan, TensorSpec, codec_of, plan_all
+from thinwire.crossmesh.profiling import default_door, default_network
 from thinwire.crossmesh.run import WORKERS, start_all
 from thinwire.crossmesh.tensors import as_dtensor, layout_of
 from thinwire.links import Door
@@ -30,7 +30,7 @@ Codecs = str | Mapping[str, str] | Callable[[str], str]
 
 
 class Options(TypedDict, total=False):
-    """What `StateSync` and `reshard_state_dict` may be told."""
+    """What `StateSync` and `reshard_state_dict` take."""
 
     codec: Codecs
     memory_bytes: int | None

@@ -15,8 +15,8 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from thinwire.crossmesh.layout import Layout
 from thinwire.crossmesh.network import Network
-from thinwire.crossmesh.plan import AUTO, Plan, TensorSpec, plan_all
-from thinwire.crossmesh.profile import default_door, default_network
+from thinwire.crossmesh.planning import AUTO, Plan, TensorSpec, plan_all
+from thinwire.crossmesh.profiling import default_door, default_network
 from thinwire.crossmesh.run import Single, start
 from thinwire.links import Door
 
@@ -62,7 +62,7 @@ def _word(placement: Placement, dims: int) -> str:
 
 
 class Options(TypedDict, total=False):
-    """What `reshard` and `reshard_async` may be told."""
+    """What `reshard` and `reshard_async` take."""
 
     plan: Plan | None
     dtype: torch.dtype | None
@@ -87,14 +87,14 @@ def reshard(
 class Resharding:
     """A DTensor on its way; x must not change before `wait` has returned it."""
 
-    def __init__(self, moving: Single, x: Tensor, way: "_Way") -> None:
-        self._moving, self._x, self._way = moving, x, way
+    def __init__(self, moving: Single, x: Tensor, trip: "_Trip") -> None:
+        self._moving, self._x, self._trip = moving, x, trip
 
     def wait(self) -> DTensor:
         local = self._moving.wait()
         if local is None:
-            local = torch.empty(0, dtype=self._way.dtype, device=self._x.device)
-        return self._way.arrived(_Reshard.apply(self._x, local, self._way))  # type: ignore[no-untyped-call]
+            local = torch.empty(0, dtype=self._trip.dtype, device=self._x.device)
+        return self._trip.arrived(_Reshard.apply(self._x, local, self._trip))  # type: ignore[no-untyped-call]
 
 
 def reshard_async(
@@ -125,12 +125,12 @@ def reshard_async(
     _check(plan, x, dst_mesh, dst_placements)
     if held.requires_grad and any(spec.source.reduction(axis) in ("max", "min") for axis in spec.source.partial_axes):
         raise ValueError(f"{name} is {spec.source}: a maximum has no gradient here; reduce it before, or detach it")
-    # The way back is told apart by the way there: backward passes may come in another order than these calls.
-    turn = door.turn(f"{name}/{plan.key}")
+    # The way back is known by the number of the way there: backward passes may come in another order than these calls.
+    repeat = door.repeat(f"{name}/{plan.key}")
     network = cost or Network.even(plan.host_of)
-    way = _Way(spec, tuple(dst_placements), dst_mesh, door, dtype, network, strategy, name, turn)
+    trip = _Trip(spec, tuple(dst_placements), dst_mesh, door, dtype, network, strategy, name, repeat)
     local = x._local_tensor if x is not None and door.rank in spec.source.ranks else None
-    return Resharding(start(plan, local, door, name=name, dtype=dtype, device=held.device, turn=turn), held, way)
+    return Resharding(start(plan, local, door, name=name, dtype=dtype, device=held.device, repeat=repeat), held, trip)
 
 
 def _check(plan: Plan, x: DTensor | None, mesh: DeviceMesh, placements: Sequence[Placement]) -> None:
@@ -153,7 +153,7 @@ def _plan(
     return plan(x.device_mesh, x.placements, mesh, placements, x.shape, x.dtype, cost, strategy=strategy, name=name)
 
 
-class _Way:
+class _Trip:
     """How the result becomes a DTensor, and its gradient a tensor on the source again."""
 
     def __init__(
@@ -166,10 +166,10 @@ class _Way:
         network: Network,
         strategy: str,
         name: str,
-        turn: int,
+        repeat: int,
     ) -> None:
         self.spec, self.placements, self.mesh, self.door, self.dtype = spec, placements, mesh, door, dtype
-        self._network, self._strategy, self._name, self._turn = network, strategy, name, turn
+        self._network, self._strategy, self._name, self._repeat = network, strategy, name, repeat
 
     def arrived(self, local: Tensor) -> DTensor:
         return as_dtensor(local, self.mesh, self.placements, self.spec.destination.shape)
@@ -182,7 +182,9 @@ class _Way:
         made = plan_all((spec,), self._network, self._strategy)
         held = gradient if self.door.rank in spec.source.ranks else None
         name = f"{self._name} gradient"
-        moving = start(made, held, self.door, name=name, dtype=gradient.dtype, device=gradient.device, turn=self._turn)
+        moving = start(
+            made, held, self.door, name=name, dtype=gradient.dtype, device=gradient.device, repeat=self._repeat
+        )
         return moving.wait()
 
 
@@ -193,14 +195,14 @@ class _Reshard(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, result: Tensor, way: _Way) -> Tensor:
-        ctx.way = way
+    def forward(ctx: Any, x: Tensor, result: Tensor, trip: _Trip) -> Tensor:
+        ctx.trip = trip
         ctx.origin = (x.device_mesh, x.placements, x._local_tensor.shape) if isinstance(x, DTensor) else None
         return result
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        found = ctx.way.back(gradient.contiguous())
+        found = ctx.trip.back(gradient.contiguous())
         if ctx.origin is None:
             return gradient.new_empty(0), None, None
         mesh, placements, shape = ctx.origin
@@ -210,7 +212,7 @@ class _Reshard(torch.autograd.Function):
         for size, placement in zip(mesh.mesh.shape, placements, strict=True):
             if isinstance(placement, Partial) and placement.reduce_op == "avg":
                 local = local / size
-        return as_dtensor(local, mesh, words, ctx.way.spec.source.shape), None, None
+        return as_dtensor(local, mesh, words, ctx.trip.spec.source.shape), None, None
 
 
 def as_dtensor(local: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: tuple[int, ...]) -> DTensor:

@@ -21,7 +21,7 @@ import numpy as np
 from thinwire.fullgraph.curve import Array, Curve, Ints, Taken
 from thinwire.links.cost import Hinge
 
-# Points (and two more) that a pair's curve is told to the others by. Fewer steps than that are told as they are.
+# Points (and two more) that a pair's curve is sent to the others by. Fewer steps than that are sent as they are.
 POINTS = 256
 # Lengths of a round that are tried with whole rows, where one process knows all.
 TRIALS = 256
@@ -48,7 +48,7 @@ class Outline:
         return Outline(size, variance, curve.marks)
 
     def packed(self) -> Array:
-        """As numbers of a fixed count, to be told to others."""
+        """As numbers of a fixed count, to be sent to others."""
         room = POINTS + 2 - len(self.bytes)
         count = [float(len(self.bytes))]
         padded = (np.pad(self.bytes, (0, room)), np.pad(self.variance, (0, room)))

@@ -132,22 +132,22 @@ class Assigner:
         assert halo.reads is not None
         squares = halo.reads.column_sums(2) if self._method.weigh == "squares" else halo.reads.column_sums(1).square()
         parts = [part.contiguous() for part in squares.split(wire.receive_from)]
-        told = self._door.all_to_all(parts, [4 * size for size in wire.send_to], channel=CHANNEL).wait()
-        return torch.cat([part.clone().view(torch.float32) for part in told]).double()
+        received = self._door.all_to_all(parts, [4 * size for size in wire.send_to], channel=CHANNEL).wait()
+        return torch.cat([part.clone().view(torch.float32) for part in received]).double()
 
     def _solved(self, exchanges: list[_Exchange]) -> tuple[list[Tensor], list["_Note"]]:
         """Bits of each exchange's rows on this rank, and how good they are."""
         n = self._door.world_size
         outlined = np.array([[Outline.of(curve).packed() for curve in each.curves] for each in exchanges])
-        told = self._door.gather(torch.from_numpy(outlined), channel=CHANNEL).numpy()
+        gathered = self._door.gather(torch.from_numpy(outlined), channel=CHANNEL).numpy()
         hidden = self.pace.hidden_s([each.wire.channel for each in exchanges], self._door)
         rows: list[Tensor] = []
         notes: list[_Note] = []
         for number, each in enumerate(exchanges):
             outlines = {
-                (src, dst): Outline.unpacked(told[src, number, dst])
+                (src, dst): Outline.unpacked(gathered[src, number, dst])
                 for src, dst in itertools.permutations(range(n), 2)
-                if told[src, number, dst, 1] > 0  # there are rows: the fewest bytes of one are more than none
+                if gathered[src, number, dst, 1] > 0  # there are rows: the fewest bytes of one are more than none
             }
             pairs = [Pair((dst - src) % n, self._line(src, dst), each) for (src, dst), each in outlines.items()]
             free_s = hidden[number] - self._fixed_s() if self._method.assign == "hide" else 0.0
@@ -181,10 +181,10 @@ class Assigner:
         return torch.tensor(each.bits, dtype=torch.uint8)[drawn]
 
     def _obey(self, wire: Wire, bits: Tensor) -> None:
-        """Choose codecs by bits; the receivers are told theirs."""
+        """Choose codecs by bits; the receivers are sent theirs."""
         parts = [part.contiguous() for part in bits.split(wire.send_to)]
-        told = self._door.all_to_all(parts, wire.receive_from, channel=CHANNEL).wait()
-        obey(wire, bits, torch.cat([part.clone() for part in told]))
+        received = self._door.all_to_all(parts, wire.receive_from, channel=CHANNEL).wait()
+        obey(wire, bits, torch.cat([part.clone() for part in received]))
 
     def _bytes_from_to(self, wires: Sequence[Wire], epoch: int) -> Tensor:
         """Of each wire, of an epoch in the mean of a period: [wire, from, to]."""

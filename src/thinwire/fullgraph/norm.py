@@ -43,9 +43,9 @@ class _Normalise(torch.autograd.Function):
         n = len(x_ND)
         own_mean = x_ND.mean(0) if n else x_ND.new_zeros(x_ND.shape[1])
         squares = (x_ND - own_mean).square().sum(0, dtype=torch.float64) + n * own_mean.double().square()
-        told = torch.cat((own_mean.new_full((1,), n).double(), n * own_mean.double(), squares))
-        door.all_reduce(told, channel=channel).wait()
-        count, (sums, squares) = told[:1], told[1:].split(x_ND.shape[1])
+        sums_here = torch.cat((own_mean.new_full((1,), n).double(), n * own_mean.double(), squares))
+        door.all_reduce(sums_here, channel=channel).wait()
+        count, (sums, squares) = sums_here[:1], sums_here[1:].split(x_ND.shape[1])
         mean = sums / count
         variance = squares / count - mean.square()
         scale = (variance + eps).rsqrt().to(x_ND.dtype)
@@ -58,7 +58,7 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         x_hat, scale, count = ctx.saved_tensors  # type: ignore[attr-defined]
         grad = grads[0]
-        told = torch.cat((grad.sum(0, dtype=torch.float64), (grad * x_hat).sum(0, dtype=torch.float64)))
-        ctx.door.all_reduce(told, channel=ctx.channel).wait()  # type: ignore[attr-defined]
-        along, across = (told / count).to(grad.dtype).split(grad.shape[1])
+        sums_here = torch.cat((grad.sum(0, dtype=torch.float64), (grad * x_hat).sum(0, dtype=torch.float64)))
+        ctx.door.all_reduce(sums_here, channel=ctx.channel).wait()  # type: ignore[attr-defined]
+        along, across = (sums_here / count).to(grad.dtype).split(grad.shape[1])
         return scale * (grad - along - x_hat * across), None, None, None

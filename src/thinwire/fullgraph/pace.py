@@ -61,8 +61,8 @@ class Pace:
                 total += max(0.0, max(after, flight + after - before) - window) - exposed
             every.append(total)
         seconds = statistics.median(every)
-        told = door.all_reduce(torch.tensor([seconds], dtype=torch.float64), channel=CHANNEL).wait()
-        return float(told) / door.world_size
+        summed = door.all_reduce(torch.tensor([seconds], dtype=torch.float64), channel=CHANNEL).wait()
+        return float(summed) / door.world_size
 
     def _median(self, channel: str, which: int) -> float:
         epochs = self._epochs or self._others

@@ -3,15 +3,14 @@
 from typing import Any
 
 from thinwire.fullgraph.methods import Method
-from thinwire.launch import Member
 from thinwire.training.job import Job
 
 # What a rank needs; whoever starts several may import it once for all.
 PRELOAD = ("thinwire.fullgraph.run",)
 
 
-def work(member: Member, job: Job[Method]) -> dict[str, Any]:
+def work(job: Job[Method]) -> dict[str, Any]:
     """Train; what came of it, the same on every rank."""
     from thinwire.fullgraph.run import train
 
-    return train(member, job)
+    return train(job)

@@ -12,7 +12,6 @@ from thinwire.fullgraph import messages
 from thinwire.fullgraph.distribute import DistributedState, distribute
 from thinwire.fullgraph.methods import Method
 from thinwire.graphs import TRAIN, Manifest, Shard
-from thinwire.launch import Member
 from thinwire.links import Door
 from thinwire.links.books import ChannelBook
 from thinwire.links.cost import CostModel, read_cost
@@ -24,9 +23,9 @@ from thinwire.training.own_shard import own_shard
 from thinwire.training.window import Window
 
 
-def train(member: Member, job: Job[Method]) -> dict[str, Any]:
+def train(job: Job[Method]) -> dict[str, Any]:
     """From the shard to the result."""
-    with Door(member.store, limit_s=job.limit_s) as door, own_shard(member, job, door) as (shard, manifest):
+    with Door(limit_s=job.limit_s) as door, own_shard(job, door) as (shard, manifest):
         return Run(job, shard, door, manifest).train()
 
 

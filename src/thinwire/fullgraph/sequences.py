@@ -32,8 +32,8 @@ def is_ordered(conv: nn.Module) -> bool:
 def order(shard: Shard, halo: Halo) -> Tensor:
     """The shard's edges by target, then by the source's number in the whole graph. Asks the owners."""
     ids = shard.original_ids
-    told = halo.ask(torch.stack((ids >> DIGITS, ids & (2**DIGITS - 1)), dim=1).float()).long()
-    sources = torch.cat((ids, (told[:, 0] << DIGITS) + told[:, 1]))[shard.indices.long()]
+    fetched = halo.ask(torch.stack((ids >> DIGITS, ids & (2**DIGITS - 1)), dim=1).float()).long()
+    sources = torch.cat((ids, (fetched[:, 0] << DIGITS) + fetched[:, 1]))[shard.indices.long()]
     by_source = torch.argsort(sources, stable=True)
     rows = torch.repeat_interleave(torch.arange(shard.num_owned, device=ids.device), shard.indptr.diff())
     return by_source[torch.argsort(rows[by_source], stable=True)]

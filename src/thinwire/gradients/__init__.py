@@ -1,14 +1,14 @@
 """Gradient compression with optimal fusion (Cupcake, MLSys 2023), for a user's own model and loop.
 
-plan = gradients.plan(gradients.profile(model, batch, loss_fn, links), codec="topk:0.01")
+plan = gradients.plan(gradients.profile(model, batch, loss_fn, door), codec="topk:0.01")
 model = gradients.wrap(model, plan)
 """
 
 from thinwire.gradients.costs import Profile
 from thinwire.gradients.hook import Hook
 from thinwire.gradients.memory import mean_of
-from thinwire.gradients.plan import Plan, plan, predict
-from thinwire.gradients.profile import profile
-from thinwire.gradients.wrap import hook_of, wrap
+from thinwire.gradients.planning import Plan, plan, predict
+from thinwire.gradients.profiling import profile
+from thinwire.gradients.wrapping import hook_of, wrap
 
 __all__ = ["Hook", "Plan", "Profile", "hook_of", "mean_of", "plan", "predict", "profile", "wrap"]

@@ -1,4 +1,4 @@
-"""What a profile says, and what each way of sending would cost by it. Pure."""
+"""What a profile says, and what each route would cost by it. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from thinwire.codecs import Codec
 from thinwire.gradients.algorithms import ALL_GATHER, ALL_REDUCE, DENSE, TWO_STEP, algorithm
 from thinwire.gradients.layout import SMALL
-from thinwire.gradients.timeline import Way
+from thinwire.gradients.timeline import Route
 from thinwire.links.cost import Hinge
 
 READY, DEFINED = "ready", "defined"
@@ -92,18 +92,18 @@ class Profile:
         )
 
 
-def ways_of(profile: Profile, specs: Sequence[str], *, feedback: bool = True) -> list[tuple[str, str, Way]]:
+def routes_of(profile: Profile, specs: Sequence[str], *, feedback: bool = True) -> list[tuple[str, str, Route]]:
     """(codec, primitive, costs), for every primitive by which the codec's payloads can meet."""
-    ways = []
+    routes = []
     for spec in specs:
         if spec not in profile.codecs:
             raise ValueError(f"codec {spec!r} is not in the profile, which has {', '.join(profile.codecs)}; profile it")
         found = algorithm(spec, feedback=feedback)
-        ways += [(spec, primitive, _way(profile, spec, found.codec, primitive)) for primitive in found.primitives]
-    return ways
+        routes += [(spec, primitive, _route(profile, spec, found.codec, primitive)) for primitive in found.primitives]
+    return routes
 
 
-def _way(profile: Profile, spec: str, codec: Codec | None, primitive: str) -> Way:
+def _route(profile: Profile, spec: str, codec: Codec | None, primitive: str) -> Route:
     n, cost, beside = profile.world_size, profile.codecs[spec], profile.contention
     sizes = [each.num_values for each in profile.tensors]
     nbytes = [_nbytes(spec, codec, size) for size in sizes]
@@ -131,7 +131,7 @@ def _way(profile: Profile, spec: str, codec: Codec | None, primitive: str) -> Wa
         TWO_STEP: (two_step, 2, 2 * (n - 1) / n),
     }[primitive]
     taken, times = (cost.add, n) if primitive == ALL_GATHER else (cost.decode, 1)
-    return Way(
+    return Route(
         name=f"{spec} {primitive}",
         compress_s=tuple(
             cost.encode.of(size) + beside.byte_s * sent * own for size, own in zip(sizes, nbytes, strict=True)

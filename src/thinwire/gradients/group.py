@@ -46,7 +46,7 @@ class Group:
         self._channel = f"gradients.{number}"
         self._summed: Transfer[Tensor]
         self._met: Transfer[list[Tensor]]
-        self._told: Transfer[list[Tensor]]
+        self._averages: Transfer[list[Tensor]]
         self._step, self.scale = 0, 1.0
         self._ratio = 0.0
         self.use_ratio(algorithm.ratio)
@@ -110,7 +110,7 @@ class Group:
             return
         self._met.wait()
         if self.primitive == TWO_STEP:
-            self._told.wait()
+            self._averages.wait()
 
     def finish(self, out: Tensor) -> bool:
         """Everybody's mean, the same bits on every rank. False where somebody's gradient was not finite."""
@@ -172,9 +172,9 @@ class Group:
 
     @property
     def transfer_s(self) -> float:
-        """On its way, last time."""
+        """In flight, the last time."""
         first = self._summed.seconds if self.primitive == ALL_REDUCE else self._met.seconds
-        return first + (self._told.seconds if self.primitive == TWO_STEP else 0.0)
+        return first + (self._averages.seconds if self.primitive == TWO_STEP else 0.0)
 
     @property
     def is_lossy(self) -> bool:
@@ -237,7 +237,7 @@ class Group:
         payloads = self._met.wait()
         if self.primitive == ALL_GATHER:
             return self.add_up(self._codecs[0], payloads, total)
-        slices = zip(self._codecs, self._told.wait(), total.split(self._lengths), strict=True)
+        slices = zip(self._codecs, self._averages.wait(), total.split(self._lengths), strict=True)
         seed = self._seed_of(self._door.world_size)
         fine = True
         for codec, data, part in slices:
@@ -274,7 +274,7 @@ class Group:
             else:
                 if self.algorithm.memory:
                     self._owed_next = codec.add(data[:-1], total.neg_(), seed=seed).neg_()
-        self._told = self._door.all_to_all([data] * n, self._nbytes, channel=f"{self._channel}.second")
+        self._averages = self._door.all_to_all([data] * n, self._nbytes, channel=f"{self._channel}.second")
 
     def _seed_of(self, rank: int) -> int:
         """All ranks' alike where payloads are summed on the way: they must have picked the same values."""

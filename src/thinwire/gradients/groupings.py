@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from thinwire.gradients.timeline import Array, Way, prefix_sums
+from thinwire.gradients.timeline import Array, Route, prefix_sums
 
 Ints = np.ndarray[Any, np.dtype[np.integer[Any]]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
@@ -48,52 +48,52 @@ class Grouping(NamedTuple):
 class Model:
     """What any group costs."""
 
-    def __init__(self, backward_s: Sequence[float], ways: Sequence[Way]) -> None:
+    def __init__(self, backward_s: Sequence[float], routes: Sequence[Route]) -> None:
         self.num_tensors = len(backward_s)
-        self.ways = ways
+        self.routes = routes
         self._backward = prefix_sums(backward_s)
-        self._compress = np.stack([prefix_sums(way.compress_s) for way in ways])
-        self._decompress = np.stack([prefix_sums(way.decompress_s) for way in ways])
-        self._nbytes = np.stack([prefix_sums(way.nbytes) for way in ways])
-        self._compress_fixed = np.array([way.compress_fixed_s for way in ways])
-        self._decompress_fixed = np.array([way.decompress_fixed_s for way in ways])
+        self._compress = np.stack([prefix_sums(route.compress_s) for route in routes])
+        self._decompress = np.stack([prefix_sums(route.decompress_s) for route in routes])
+        self._nbytes = np.stack([prefix_sums(route.nbytes) for route in routes])
+        self._compress_fixed = np.array([route.compress_fixed_s for route in routes])
+        self._decompress_fixed = np.array([route.decompress_fixed_s for route in routes])
 
-    def parts(self, start: Ints, end: Ints, way: int) -> GroupCosts:
+    def parts(self, start: Ints, end: Ints, route: int) -> GroupCosts:
         def of(sums: Array) -> Array:
             return sums[end] - sums[start]
 
-        sizes, which = np.unique(of(self._nbytes[way]), return_inverse=True)
-        send = np.array([self.ways[way].transfer_s(size) for size in sizes.tolist()], dtype=np.float64)
+        sizes, which = np.unique(of(self._nbytes[route]), return_inverse=True)
+        send = np.array([self.routes[route].transfer_s(size) for size in sizes.tolist()], dtype=np.float64)
         if not (send >= 0).all():
-            self.ways[way].send_s(float(sizes[~(send >= 0)][0]))  # which says what is wrong
+            self.routes[route].send_s(float(sizes[~(send >= 0)][0]))  # which says what is wrong
         return GroupCosts(
-            of(self._backward) + (self._compress_fixed[way] + of(self._compress[way])),
+            of(self._backward) + (self._compress_fixed[route] + of(self._compress[route])),
             send[which],
-            self._decompress_fixed[way] + of(self._decompress[way]),
+            self._decompress_fixed[route] + of(self._decompress[route]),
         )
 
     def parts_of(self, plan: Grouping) -> GroupCosts:
         ends, chosen = np.array(plan.ends), np.array(plan.chosen)
         starts = np.append(0, ends[:-1])
         found = GroupCosts(*np.zeros((3, len(ends))))
-        for way in set(plan.chosen):
-            own = np.flatnonzero(chosen == way)
-            for part, values in zip(found, self.parts(starts[own], ends[own], way), strict=True):
+        for route in set(plan.chosen):
+            own = np.flatnonzero(chosen == route)
+            for part, values in zip(found, self.parts(starts[own], ends[own], route), strict=True):
                 part[own] = values
         return found
 
-    def plan(self, ends: tuple[int, ...], way: int) -> Grouping:
-        """All by one way."""
-        plan = Grouping(ends, (way,) * len(ends), 0.0)
+    def plan(self, ends: tuple[int, ...], route: int) -> Grouping:
+        """All by one route."""
+        plan = Grouping(ends, (route,) * len(ends), 0.0)
         return plan._replace(seconds=seconds_of(self.parts_of(plan)))
 
-    def by_bytes(self, groups: int, way: int) -> tuple[int, ...]:
-        sums = self._nbytes[way]
+    def by_bytes(self, groups: int, route: int) -> tuple[int, ...]:
+        sums = self._nbytes[route]
         cuts = np.searchsorted(sums, sums[-1] * np.arange(1, groups) / groups)
         return tuple(np.unique(np.append(cuts.clip(1), self.num_tensors)).tolist())
 
     def most_groups(self, seconds: float) -> int:
-        """y groups take at least what tensors do, by whichever way suits each, and y times what a group does."""
+        """y groups take at least what tensors do, by whichever route suits each, and y times what a group does."""
         tensors = np.diff(self._compress + self._decompress).min(axis=0).sum() + self._backward[-1]
         group = float((self._compress_fixed + self._decompress_fixed).min())
         if group <= 0:
@@ -124,23 +124,23 @@ class Groups:
 
     start: Ints
     end: Ints
-    way: Ints
+    route: Ints
     parts: GroupCosts
     first: list[int]
 
     @staticmethod
     def all(model: Model) -> "Groups":
         start, end = (each.astype(np.int32) for each in np.triu_indices(model.num_tensors + 1, 1))
-        # A group that is beaten in every part by the same tensors going another way is in no better plan.
-        every = [model.parts(start, end, way) for way in range(len(model.ways))]
-        kept = [np.flatnonzero(np.isfinite(own.send_s) & ~_beaten(every, way)) for way, own in enumerate(every)]
+        # A group that is beaten in every part by the same tensors going another route is in no better plan.
+        every = [model.parts(start, end, route) for route in range(len(model.routes))]
+        kept = [np.flatnonzero(np.isfinite(own.send_s) & ~_beaten(every, route)) for route, own in enumerate(every)]
         at = np.concatenate(kept)
         order = np.argsort(at, kind="stable")
         parts = (np.concatenate([own[part][rows] for own, rows in zip(every, kept, strict=True)]) for part in range(3))
-        way = np.repeat(np.arange(len(every), dtype=np.int32), [len(rows) for rows in kept])
+        route = np.repeat(np.arange(len(every), dtype=np.int32), [len(rows) for rows in kept])
         start, end = start[at[order]], end[at[order]]
         first = np.searchsorted(start, np.arange(model.num_tensors + 2)).tolist()
-        return Groups(start, end, way[order], GroupCosts(*(part[order] for part in parts)), first)
+        return Groups(start, end, route[order], GroupCosts(*(part[order] for part in parts)), first)
 
     @property
     def num_tensors(self) -> int:
@@ -150,7 +150,7 @@ class Groups:
         start = self.start[kept]
         parts = GroupCosts(*(part[kept] for part in self.parts))
         first = np.searchsorted(start, np.arange(len(self.first))).tolist()
-        return Groups(start, self.end[kept], self.way[kept], parts, first)
+        return Groups(start, self.end[kept], self.route[kept], parts, first)
 
     def cheapest(self, cost: Array, at_end: float = 0.0) -> tuple[Array, Ints]:
         """The least that groups from each tensor to the end add up to, and the first of them."""
@@ -186,17 +186,17 @@ class Groups:
 
     def plan(self, rows: Ints) -> Grouping:
         parts = GroupCosts(*(part[rows] for part in self.parts))
-        return Grouping(tuple(self.end[rows].tolist()), tuple(self.way[rows].tolist()), seconds_of(parts))
+        return Grouping(tuple(self.end[rows].tolist()), tuple(self.route[rows].tolist()), seconds_of(parts))
 
 
-def _beaten(every: Sequence[GroupCosts], way: int) -> Flags:
-    """Groups for which another way takes no longer in any part: of equals the first stays."""
-    found = np.zeros(len(every[way].send_s), dtype=bool)
+def _beaten(every: Sequence[GroupCosts], route: int) -> Flags:
+    """Groups for which another route takes no longer in any part: of equals the first stays."""
+    found = np.zeros(len(every[route].send_s), dtype=bool)
     for other, theirs in enumerate(every):
-        if other != way:
+        if other != route:
             no_longer = np.ones_like(found)
-            shorter = np.full_like(found, other < way)
-            for part, own in zip(theirs, every[way], strict=True):
+            shorter = np.full_like(found, other < route)
+            for part, own in zip(theirs, every[route], strict=True):
                 no_longer &= part <= own
                 shorter |= part < own
             found |= no_longer & shorter
@@ -212,8 +212,8 @@ def best_usual(model: Model, groups: Groups, most: int) -> Grouping:
     plans = [groups.plan(groups.along(choice))]
     n = model.num_tensors
     counts = [1 << power for power in range(n.bit_length())]
-    for way in range(len(model.ways)):
+    for route in range(len(model.routes)):
         ends = {layer_wise(n), *(equal_counts(n, count) for count in counts)}
-        ends |= {model.by_bytes(count, way) for count in counts}
-        plans += [model.plan(each, way) for each in sorted(ends) if len(each) <= most]
+        ends |= {model.by_bytes(count, route) for count in counts}
+        plans += [model.plan(each, route) for each in sorted(ends) if len(each) <= most]
     return min(plans, key=lambda plan: (plan.seconds, len(plan.ends)))

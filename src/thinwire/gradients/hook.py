@@ -15,7 +15,7 @@ from thinwire.gradients.algorithms import ALL_REDUCE, DENSE, NONE, algorithm
 from thinwire.gradients.costs import READY
 from thinwire.gradients.group import Group
 from thinwire.gradients.memory import State
-from thinwire.gradients.plan import Plan
+from thinwire.gradients.planning import Plan
 from thinwire.gradients.progress import WINDOW, Progress, Watch
 from thinwire.gradients.verdict import Verdict
 from thinwire.links import Door

@@ -34,7 +34,7 @@ def sweep_labels(
     order = np.argsort(groups.end, kind="stable")
     start = groups.start[order]
     first = np.searchsorted(groups.end[order], np.arange(n + 2)).tolist()
-    one_way = not (groups.way != groups.way[0]).any()
+    one_route = not (groups.route != groups.route[0]).any()
     labels = Labels(n)
     limit = best.seconds * (1 - PROOF)
     dropped, made = np.inf, 0
@@ -63,7 +63,7 @@ def sweep_labels(
             least = np.maximum(least, bounds.max(axis=0))
             rows, least = rows[least < limit], least[least < limit]
         rounded = np.round(values[: 4 + (most is not None), rows] / (grain * best.seconds))
-        if one_way:
+        if one_route:
             front = _front(rounded)
             rows, least, rounded = rows[front], least[front], rounded[:, front]
         kept, rest = _kept(rounded, least, width)
@@ -117,7 +117,7 @@ class Labels:
 
 
 def _front(values: Array) -> Ints:
-    """With one way Q and the number of groups tell C: among equals of these, those that none undercuts in D and M."""
+    """With one route Q and the number of groups tell C: among equals of these, those that none undercuts in D and M."""
     order = np.lexsort((values[2], values[1], values[-1]))
     same = np.cumsum(np.diff(values[-1, order], prepend=values[-1, order[:1]]) != 0)
     lowest = values[2, order].astype(np.int64) - (same << 44)  # so that M counts among equals alone

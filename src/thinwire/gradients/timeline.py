@@ -1,8 +1,8 @@
 """When each group of gradients is compressed, sent and decompressed: the model that Cupcake (MLSys 2023) plans by.
 
 Tensors are numbered in the order in which backward makes their gradients. Group j holds those from e_{j-1} up to e_j,
-and goes one way: a codec, and a primitive by which payloads meet. With h, g, d its seconds of compression, transfer and
-decompression and b those of backward,
+and goes by one route: a codec, and a primitive by which payloads meet. With h, g, d its seconds of compression,
+transfer and decompression and b those of backward,
 
     C_j = C_{j-1} + b + h        compression shares the engine with backward, and delays it
     D_j = max(C_j, D_{j-1}) + g  one channel, first in first out
@@ -28,7 +28,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
-class Way:
+class Route:
     """What compressing, sending and decompressing takes: a codec and a primitive, tensor by tensor.
 
     `transfer_s` need not rise with the bytes; where it is infinite, so many can't go at once.
@@ -49,15 +49,15 @@ class Way:
         for field in ("compress_s", "decompress_s", "nbytes"):
             values = getattr(self, field)
             if len(values) != len(self.nbytes):
-                raise ValueError(f"way {self.name!r}: {field} of {len(values)} tensors, nbytes of {len(self.nbytes)}")
-            require_times(f"way {self.name!r}: {field}", values)
+                raise ValueError(f"route {self.name!r}: {field} of {len(values)} tensors, nbytes of {len(self.nbytes)}")
+            require_times(f"route {self.name!r}: {field}", values)
         for field in ("compress_fixed_s", "decompress_fixed_s", "lag_s", "haste_s"):
-            require_times(f"way {self.name!r}: {field}", (getattr(self, field),))
+            require_times(f"route {self.name!r}: {field}", (getattr(self, field),))
 
     def send_s(self, nbytes: float) -> float:
         seconds = float(self.transfer_s(nbytes))
         if not seconds >= 0:
-            raise ValueError(f"way {self.name!r}: transfer_s({nbytes:g}) is {seconds}; give seconds, 0 or more")
+            raise ValueError(f"route {self.name!r}: transfer_s({nbytes:g}) is {seconds}; give seconds, 0 or more")
         return seconds
 
 
@@ -90,49 +90,51 @@ class Timeline:
 
 def replay(
     backward_s: Sequence[float],
-    ways: Sequence[Way],
+    routes: Sequence[Route],
     ends: Sequence[int],
     chosen: Sequence[int],
     *,
     predict: bool = False,
 ) -> Timeline:
-    """What the plan takes whose groups end at `ends` and go by the ways numbered `chosen`.
+    """What the plan takes whose groups end at `ends` and go by the routes numbered `chosen`.
 
     `predict`: with tolls and lags where they fall, not as the planner reckons.
     """
-    require_model(backward_s, ways)
-    _require_plan(len(backward_s), len(ways), ends, chosen)
+    require_model(backward_s, routes)
+    _require_plan(len(backward_s), len(routes), ends, chosen)
     made = prefix_sums(backward_s)
     sums = {
-        way: [prefix_sums(each) for each in (ways[way].compress_s, ways[way].decompress_s, ways[way].nbytes)]
-        for way in set(chosen)
+        route: [
+            prefix_sums(each) for each in (routes[route].compress_s, routes[route].decompress_s, routes[route].nbytes)
+        ]
+        for route in set(chosen)
     }
     parts = []
-    for start, end, way in zip([0, *ends[:-1]], ends, chosen, strict=True):
-        compress, decompress, size = (float(each[end] - each[start]) for each in sums[way])
-        parts.append((way, float(made[end] - made[start]), compress, decompress, size))
-    return _assembled(ways, parts, *(_predicted if predict else _reckoned)(ways, parts))
+    for start, end, route in zip([0, *ends[:-1]], ends, chosen, strict=True):
+        compress, decompress, size = (float(each[end] - each[start]) for each in sums[route])
+        parts.append((route, float(made[end] - made[start]), compress, decompress, size))
+    return _assembled(routes, parts, *(_predicted if predict else _reckoned)(routes, parts))
 
 
-Part = tuple[int, float, float, float, float]  # of a group: way, backward, compression, decompression, bytes
+Part = tuple[int, float, float, float, float]  # of a group: route, backward, compression, decompression, bytes
 Span = tuple[float, float]
 
 
-def _reckoned(ways: Sequence[Way], parts: Sequence[Part]) -> tuple[list[Span], list[Span]]:
+def _reckoned(routes: Sequence[Route], parts: Sequence[Part]) -> tuple[list[Span], list[Span]]:
     """Groups' compression and transfer, as the planner has them."""
     made, sent = [], []
     ready = free = 0.0  # C and D
-    for way, backward, compress, _, size in parts:
+    for route, backward, compress, _, size in parts:
         begin = ready + backward
-        ready = begin + (ways[way].compress_fixed_s + compress)
+        ready = begin + (routes[route].compress_fixed_s + compress)
         made.append((begin, ready))
         departure = max(ready, free)
-        free = departure + ways[way].send_s(size)
+        free = departure + routes[route].send_s(size)
         sent.append((departure, free))
     return made, sent
 
 
-def _predicted(ways: Sequence[Way], parts: Sequence[Part]) -> tuple[list[Span], list[Span]]:
+def _predicted(routes: Sequence[Route], parts: Sequence[Part]) -> tuple[list[Span], list[Span]]:
     """The same as it happens: what departs while the engine works delays that, and is delayed."""
     made: list[Span] = []
     sent: list[Span] = []
@@ -145,8 +147,8 @@ def _predicted(ways: Sequence[Way], parts: Sequence[Part]) -> tuple[list[Span], 
     def depart(lag: bool) -> float:
         """The next one; its toll."""
         nonlocal free
-        way, size = waiting.popleft()
-        begin, own = departure(), ways[way]
+        route, size = waiting.popleft()
+        begin, own = departure(), routes[route]
         haste = own.haste_s if begin > made[len(sent)][1] else 0.0
         free = begin + max(own.send_s(size) - haste, 0.0) + (own.lag_s if lag else 0.0)
         sent.append((begin, free))
@@ -159,21 +161,21 @@ def _predicted(ways: Sequence[Way], parts: Sequence[Part]) -> tuple[list[Span], 
         return end
 
     now = 0.0
-    for way, backward, compress, _, size in parts:
+    for route, backward, compress, _, size in parts:
         begin = worked(now, backward)
-        now = worked(begin, max(ways[way].compress_fixed_s + compress - ways[way].toll_s(size), 0.0))
+        now = worked(begin, max(routes[route].compress_fixed_s + compress - routes[route].toll_s(size), 0.0))
         made.append((begin, now))
-        waiting.append((way, size))
+        waiting.append((route, size))
     while waiting:
         depart(lag=False)
     return made, sent
 
 
-def _assembled(ways: Sequence[Way], parts: Sequence[Part], made: Sequence[Span], sent: Sequence[Span]) -> Timeline:
+def _assembled(routes: Sequence[Route], parts: Sequence[Part], made: Sequence[Span], sent: Sequence[Span]) -> Timeline:
     groups, over = [], made[-1][1]  # R
-    for (way, _, _, decompress, _), compressed, transferred in zip(parts, made, sent, strict=True):
+    for (route, _, _, decompress, _), compressed, transferred in zip(parts, made, sent, strict=True):
         begin = max(over, transferred[1])
-        over = begin + (ways[way].decompress_fixed_s + decompress)
+        over = begin + (routes[route].decompress_fixed_s + decompress)
         groups.append(GroupTimes(*compressed, *transferred, begin, over))
     return Timeline(tuple(groups))
 
@@ -184,16 +186,16 @@ def prefix_sums(values: Sequence[float]) -> Array:
     return np.concatenate(([0.0], np.cumsum(np.asarray(values, dtype=np.float64))))
 
 
-def require_model(backward_s: Sequence[float], ways: Sequence[Way]) -> None:
+def require_model(backward_s: Sequence[float], routes: Sequence[Route]) -> None:
     if not len(backward_s):
         raise ValueError("backward_s is empty: there is nothing to send")
     require_times("backward_s", backward_s)
-    if not ways:
-        raise ValueError("no way to send by; give at least one (no compression is a way too)")
-    for way in ways:
-        if len(way.nbytes) != len(backward_s):
+    if not routes:
+        raise ValueError("no route to send by; give at least one (no compression is a route too)")
+    for route in routes:
+        if len(route.nbytes) != len(backward_s):
             raise ValueError(
-                f"way {way.name!r} is for {len(way.nbytes)} tensors, backward_s has {len(backward_s)}; "
+                f"route {route.name!r} is for {len(route.nbytes)} tensors, backward_s has {len(backward_s)}; "
                 "measure both on the same model"
             )
 
@@ -204,15 +206,15 @@ def require_times(name: str, values: Sequence[float]) -> None:
             raise ValueError(f"{name}[{number}] is {value}; give finite numbers, 0 or more")
 
 
-def _require_plan(num_tensors: int, num_ways: int, ends: Sequence[int], chosen: Sequence[int]) -> None:
+def _require_plan(num_tensors: int, num_routes: int, ends: Sequence[int], chosen: Sequence[int]) -> None:
     if len(ends) != len(chosen):
-        raise ValueError(f"{len(ends)} ends and {len(chosen)} chosen ways; give one way for each group")
+        raise ValueError(f"{len(ends)} ends and {len(chosen)} chosen routes; give one route for each group")
     previous = 0
-    for number, (end, way) in enumerate(zip(ends, chosen, strict=True)):
+    for number, (end, route) in enumerate(zip(ends, chosen, strict=True)):
         if end <= previous:
             raise ValueError(f"group {number} ends at {end}, the one before it at {previous}; ends must rise from 1")
-        if not 0 <= way < num_ways:
-            raise ValueError(f"group {number} goes by way {way}; there are {num_ways}, numbered from 0")
+        if not 0 <= route < num_routes:
+            raise ValueError(f"group {number} goes by route {route}; there are {num_routes}, numbered from 0")
         previous = end
     if previous != num_tensors:
         raise ValueError(f"the last group ends at {previous}; it must end at {num_tensors}, behind the last tensor")

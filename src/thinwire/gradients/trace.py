@@ -6,7 +6,7 @@ from typing import Any
 
 from thinwire import artifacts
 from thinwire.gradients.hook import MeasuredGroup
-from thinwire.gradients.plan import Plan
+from thinwire.gradients.planning import Plan
 
 PREDICTED, MEASURED = 1, 2
 LANES = ("backward", "compress", "transfer", "decompress")

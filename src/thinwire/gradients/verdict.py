@@ -4,7 +4,7 @@ By what was measured of the run (`progress.py`) and what was predicted of steps 
 """
 
 from thinwire.gradients.algorithms import LEAST_GAIN, NONE
-from thinwire.gradients.plan import Plan
+from thinwire.gradients.planning import Plan
 from thinwire.gradients.progress import Progress
 
 # Windows in a row: one may be by chance, and soon after a change of learning rate.

@@ -2,9 +2,9 @@
 
 from thinwire.graphs.folder import Manifest, check_out, is_shard_folder, read_manifest, read_shard, write_shards
 from thinwire.graphs.graph import SPLITS, TEST, TRAIN, UNUSED, VALIDATION, Graph, GraphError, check
-from thinwire.graphs.load import load
+from thinwire.graphs.loading import load
 from thinwire.graphs.partition import Settings, assign, read_assignment
-from thinwire.graphs.prepare import prepare
+from thinwire.graphs.preparing import prepare
 from thinwire.graphs.pyg import from_data
 from thinwire.graphs.shard import Shard, glue, split
 

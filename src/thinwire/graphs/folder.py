@@ -150,7 +150,9 @@ def _check_manifest(path: Path, content: Mapping[str, Any]) -> None:
         if name != Path(name).name or name == "..":
             raise GraphError(f"{path}: part {number} is in {name!r}, which leads out of {path.parent}; partition again")
     if len(content["parts"]) != content["num_parts"]:
-        raise GraphError(f"{path}: {content['num_parts']} parts, and {len(content['parts'])} told of; partition again")
+        raise GraphError(
+            f"{path}: {content['num_parts']} parts, and {len(content['parts'])} described; partition again"
+        )
 
 
 def read_shard(folder: Path, part: int, *, verify: bool = True, features: bool = True) -> Shard:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from thinwire.later import offered
 from thinwire.launch.failures import LabUnavailable, RankFailed, StartFailed
-from thinwire.launch.rank_spec import Member, RankSpec, rank_spec_from_torchrun
+from thinwire.launch.rank_spec import RankSpec, rank_spec_from_torchrun
 
 if TYPE_CHECKING:
     from thinwire.launch.lab import Lab
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Lab",
     "LabUnavailable",
-    "Member",
     "RankFailed",
     "RankSpec",
     "StartFailed",

@@ -1,4 +1,4 @@
-"""How starting ranks can fail. Without torch, so that whoever reports it need not have waited for that."""
+"""How starting ranks can fail. Imports no torch, so that a report of it need not wait for that."""
 
 import re
 
@@ -8,16 +8,16 @@ class LabUnavailable(RuntimeError):
 
 
 class RankFailed(RuntimeError):
-    """A rank did not end well. The message is that rank's traceback, or how the process died."""
+    """A rank failed. The message is its traceback, or how its process died."""
 
     def __init__(self, rank: int, world_size: int, how: str) -> None:
         super().__init__(f"rank {rank} of {world_size} failed: {how}")
         self.rank = rank
         self.how = how
-        # One of our own errors explains itself: what it says, without the way there.
-        own = list(re.finditer(r"^thinwire\.[\w.]+: ", how, flags=re.MULTILINE))
-        self.reason = how[own[-1].end() :].strip() if own else None
+        # One of thinwire's errors explains itself: its words are enough, without the traceback.
+        ours = list(re.finditer(r"^thinwire\.[\w.]+: ", how, flags=re.MULTILINE))
+        self.reason = how[ours[-1].end() :].strip() if ours else None
 
 
 class StartFailed(ValueError):
-    """Ranks did not all come, or not for the same. The message says which."""
+    """A rank did not come, or came for other work or with another thinwire. The message says which."""

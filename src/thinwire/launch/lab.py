@@ -33,7 +33,7 @@ NAME = re.compile(r"tw(?P<pid>\d+)x(?P<started>\d+)n\d+(?:sw|h\d+)")
 SWITCH_ADDRESS = "10.77.0.254"
 NETWORK = "10.77.0.0/24"
 MOST_HOSTS = 250
-# What a connection may have under way: a second's worth at its host's rate, within bounds.
+# How much a connection may have under way: what its host sends in a second, within bounds.
 WINDOW_S = 1.0
 LEAST_WINDOW_BYTES = 1 << 18
 MOST_WINDOW_BYTES = 1 << 23
@@ -82,7 +82,7 @@ def missing() -> str | None:
 
 
 class Lab:
-    """`hosts` emulated hosts while inside the `with` block, all at `rate`, or each at its own of `rates`."""
+    """`hosts` emulated hosts while inside the `with` block, all at `rate`, or host h at rates[h]."""
 
     def __init__(self, hosts: int, *, rate: str = "1gbit", rates: Sequence[str] | None = None) -> None:
         if not 1 <= hosts <= MOST_HOSTS:
@@ -90,8 +90,8 @@ class Lab:
         self.rates = list(rates) if rates is not None else [rate] * hosts
         if len(self.rates) != hosts:
             raise ValueError(f"{len(self.rates)} rates for {hosts} hosts; give one for each host, or one for all")
-        for each in self.rates:
-            parse_rate(each)
+        for host_rate in self.rates:
+            parse_rate(host_rate)
         self.hosts = hosts
         prefix = f"tw{os.getpid()}x{_started(os.getpid())}n{next(_labs)}"
         self.switch = f"{prefix}sw"
@@ -115,7 +115,7 @@ class Lab:
         self._remove()
 
     def run(self, work: Callable[..., Any], *arguments: Any, ranks_per_host: int = 1) -> list[Any]:
-        """`work(member, *arguments)` on every rank; rank r lives on host r // ranks_per_host."""
+        """`work(*arguments)` on every rank; rank r lives on host r // ranks_per_host."""
         from thinwire.launch.ranks import run_ranks  # with torch
 
         world_size = self.hosts * ranks_per_host
@@ -162,16 +162,16 @@ class Lab:
             switch.append(f"link set h{host} gso_max_size {_train_bytes(self.rates[host])} master br0 up")
         _batch("ip", self.switch, switch)
         shaped = [_shape(f"h{host}", rate, self.rates) for host, rate in enumerate(self.rates)]
-        _batch("tc", self.switch, shaped)  # into the hosts
+        _batch("tc", self.switch, shaped)  # traffic into the hosts
         for host, namespace in enumerate(self.namespaces):
-            own = [
+            commands = [
                 "link set lo up",
                 f"addr add {address(host)}/24 dev eth0",
                 f"link set eth0 gso_max_size {_train_bytes(self.rates[host])} up",
                 _route(self.rates[host]),
             ]
-            _batch("ip", namespace, own)
-            _batch("tc", namespace, [_shape("eth0", self.rates[host], self.rates)])  # out of them
+            _batch("ip", namespace, commands)
+            _batch("tc", namespace, [_shape("eth0", self.rates[host], self.rates)])  # traffic out of them
             _inside(namespace, partial(_plain_tcp, self.rates[host]))
             cores = cores_of(host, self.hosts, sorted(os.sched_getaffinity(0)))
             _keep_order(namespace, "eth0", cores)
@@ -251,7 +251,7 @@ def _route(rate: str) -> str:
     """Windows are open from the start, as on a connection that has long been in use.
 
     Where they open by and by, data both ways make acknowledgements wait behind data, and an exchange takes up to 1.4
-    times what its bytes need, another time in each run.
+    times what its bytes need, and differs from run to run.
     """
     segments = _window_bytes(rate) // SEGMENT_BYTES
     return f"route replace {NETWORK} dev eth0 initcwnd {segments} initrwnd {segments} rto_min {LEAST_RETRY_S}s"

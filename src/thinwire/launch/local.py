@@ -5,23 +5,25 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from thinwire.launch.meeting import name_of
-from thinwire.launch.membership import joined
-from thinwire.launch.rank_spec import Member, RankSpec, rank_spec_from_torchrun
-from thinwire.launch.ranks import run_ranks
-from thinwire.launch.store import serve_store
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
 
-LOOPBACK = "127.0.0.1"
+from thinwire.launch.meeting import name_of
+from thinwire.launch.membership import joined_by_torchrun
+from thinwire.launch.rank_spec import RankSpec, rank_spec_from_torchrun
+from thinwire.launch.ranks import run_ranks
+from thinwire.launch.store import LOOPBACK, serve_store
 
 
 def run(work: Callable[..., Any], *arguments: Any, workers: int) -> list[Any]:
-    """`work(member, *arguments)` on `workers` ranks of this machine; what they return, in the order of ranks.
+    """`work(*arguments)` on `workers` ranks of this machine; what they return, in the order of ranks.
 
     Under torchrun this process is one of the ranks: it joins, and the list has its own result only.
     """
     rank_spec = rank_spec_from_torchrun()
     if rank_spec is not None:
-        return [_join_torchrun(rank_spec, work, arguments)]
+        with joined_by_torchrun(rank_spec, name_of(work)):
+            return [work(*arguments)]
     if workers < 1:
         raise ValueError(f"workers is {workers}; give 1 or more")
     store, port = serve_store(LOOPBACK)
@@ -36,21 +38,15 @@ def run(work: Callable[..., Any], *arguments: Any, workers: int) -> list[Any]:
 
 
 def from_first_rank(value: Any) -> Any:
-    """The first rank's value, on all ranks of torchrun's job; only its machine may have a run's files.
+    """The first rank's value, on all ranks of torchrun's job: a run's files may be on its machine only.
 
-    Without torchrun: the value.
+    Without torchrun it is this process's value.
     """
     return value if rank_spec_from_torchrun() is None else run(_from_first_rank, value, workers=1)[0]
 
 
-def _from_first_rank(member: Member, value: Any) -> Any:
-    if member.rank == 0:
-        member.store.set("from first rank", json.dumps(value))
-    return json.loads(member.store.get("from first rank"))
-
-
-def _join_torchrun(rank_spec: RankSpec, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    # torchrun's agent serves the store, unless it says that it does not.
-    agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True"
-    with joined(rank_spec, name_of(work), hosts_store=not agent_serves and rank_spec.rank == 0) as member:
-        return work(member, *arguments)
+def _from_first_rank(value: Any) -> Any:
+    store = _get_default_store()
+    if dist.get_rank() == 0:
+        store.set("from first rank", json.dumps(value))
+    return json.loads(store.get("from first rank"))

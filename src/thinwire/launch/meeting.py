@@ -1,4 +1,4 @@
-"""Ranks appear at the store before they connect: whoever is missing, or came for something else, is said by name."""
+"""Ranks meet at the store before they connect, so that an error can name who is missing or came for something else."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from thinwire.launch.rank_spec import RankSpec
 
 
 def name_of(work: Callable[..., object]) -> str:
-    """The same on every rank that was given the same work, whatever its script is called."""
+    """A name for the work, the same on all ranks, whatever their scripts are called."""
     return getattr(work, "__qualname__", type(work).__qualname__)
 
 
@@ -28,15 +28,17 @@ def meet(store: dist.Store, rank_spec: RankSpec, work: str, *, limit_s: float) -
             f"{_ranks(missing)} of {rank_spec.world_size} did not come within {limit_s:.0f} s; look at their own "
             "output, and start as many processes as the job has ranks"
         ) from None
-    told = [json.loads(each) for each in store.multi_get(keys)]
+    by_rank = [json.loads(text) for text in store.multi_get(keys)]
     for name, remedy in {
         "thinwire": "install the same version on all machines",
         "work": "start all ranks with the same command",
     }.items():
-        for rank, each in enumerate(told):
-            if each[name] != told[0][name]:
+        for rank, facts in enumerate(by_rank):
+            if facts[name] != by_rank[0][name]:
                 what = "thinwire" if name == "thinwire" else "come for"
-                raise StartFailed(f"rank 0 has {what} {told[0][name]}, rank {rank} has {what} {each[name]}; {remedy}")
+                raise StartFailed(
+                    f"rank 0 has {what} {by_rank[0][name]}, rank {rank} has {what} {facts[name]}; {remedy}"
+                )
 
 
 def _key(rank: int) -> str:

@@ -1,13 +1,8 @@
-"""Where one rank sits: its number, its host, and how it finds the others."""
+"""A rank before it starts: its number, its host, and how it finds the others."""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
-    import torch.distributed as dist
 
 TORCHRUN_WORDS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -24,24 +19,7 @@ class RankSpec:
     threads: int | None = None  # None leaves torch's own choice
     interface: str | None = None  # gloo listens on this one only; None leaves gloo's own choice
     namespace: str | None = None  # the emulated host that the rank lives in
-    cores: frozenset[int] | None = None  # that the rank may use; None leaves the choice to the kernel
-
-
-@dataclass(frozen=True)
-class Member:
-    """What a rank's function is given: its rank spec, the store that all ranks share, and the device to compute on."""
-
-    rank_spec: RankSpec
-    store: "dist.Store"
-    device: "torch.device"
-
-    @property
-    def rank(self) -> int:
-        return self.rank_spec.rank
-
-    @property
-    def world_size(self) -> int:
-        return self.rank_spec.world_size
+    cores: frozenset[int] | None = None  # those that the rank may use; None leaves it to the kernel
 
 
 def rank_spec_from_torchrun(environment: Mapping[str, str] = os.environ) -> RankSpec | None:

@@ -1,4 +1,4 @@
-"""Ranks as processes: started together, ended together, whatever happens to one of them or to us.
+"""Ranks as processes: started together and ended together, whatever happens to one of them or to the launcher.
 
 torch.multiprocessing starts them and brings the first failure's traceback; added here are results, signals, and that no
 rank outlives its launcher. They are forked from a server that has imported torch and the work's module once: to import
@@ -27,16 +27,16 @@ from thinwire.launch.namespaces import enter_namespace
 from thinwire.launch.rank_spec import RankSpec
 from thinwire.scratch import sigterm_as_exit
 
-# What the others are given to end by themselves once a rank has failed; then they are told to.
+# How long the others have to end by themselves once a rank has failed; then they get SIGTERM.
 GRACE_S = 8.0
-# What they are given after that; then they are killed.
+# How long they have after that; then they are killed.
 END_S = 3.0
 PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What a rank died of that could still say so: where another went without a word, it knows what was going on."""
+class _Failure:
+    """What a rank raised. Where another died without a word, this says what was going on."""
 
     why: str
 
@@ -48,14 +48,14 @@ class _Context(Protocol):
 
 
 def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], rank_specs: Sequence[RankSpec]) -> list[Any]:
-    """`work(member, *arguments)` in a process for each rank spec; what they return, in the order of ranks.
+    """`work(*arguments)` in a process for each rank spec; what they return, in the order of ranks.
 
     `work` must be importable by its module's name. The first failure ends all ranks and is raised as RankFailed.
     """
     pipes = [torch_mp.Pipe() for _ in rank_specs]
     results: dict[int, Any] = {}
     with _quiet_torch(), sigterm_as_exit():
-        # A warning for every connection of a host without a name would bury what a rank has to say.
+        # Or torch warns at every connection of a host without a name.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         context: _Context = torch_mp.start_processes(
             _rank_main,
@@ -75,9 +75,9 @@ def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], rank_specs: Se
         except torch_mp.ProcessExitedException as error:
             how = error.signal_name or f"exit code {error.exit_code}"
             _collect(pipes, results)
-            told = [f"; rank {rank} was told: {each.why}" for rank, each in results.items() if isinstance(each, _Told)]
+            reports = [f"; rank {rank} failed: {r.why}" for rank, r in results.items() if isinstance(r, _Failure)]
             raise RankFailed(
-                error.error_index, len(rank_specs), f"its process ended by {how}{told[0] if told else ''}"
+                error.error_index, len(rank_specs), f"its process ended by {how}{reports[0] if reports else ''}"
             ) from None
         finally:
             _end(context)
@@ -87,7 +87,7 @@ def run_ranks(work: Callable[..., Any], arguments: Sequence[Any], rank_specs: Se
 def _start_method(work: Callable[..., Any]) -> str:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return "spawn"
-    more = getattr(sys.modules[work.__module__], "PRELOAD", ())  # what the work's module imports only when it works
+    more = getattr(sys.modules[work.__module__], "PRELOAD", ())  # modules that the work imports only when it runs
     multiprocessing.get_context("forkserver").set_forkserver_preload([__name__, work.__module__, *more])
     return "forkserver"
 
@@ -101,10 +101,10 @@ def _rank_main(
     senders: tuple[Connection, ...],
 ) -> None:
     _die_with_launcher()
-    # The server was started with the environment of its first launch; this one's may differ.
+    # The fork server has the environment of the first launch; this launch's may differ.
     os.environ.clear()
     os.environ.update(environment)
-    # Ctrl-C reaches every process of the terminal; the launcher alone answers it, with SIGTERM to us.
+    # Ctrl-C reaches every process of the terminal. Only the launcher answers it: it sends SIGTERM to the ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other, sender in enumerate(senders):
@@ -116,23 +116,23 @@ def _rank_main(
     if rank_spec.cores is not None:
         os.sched_setaffinity(0, rank_spec.cores)
     try:
-        with joined(rank_spec, name_of(work)) as member:
-            result = work(member, *arguments)
+        with joined(rank_spec, name_of(work)):
+            result = work(*arguments)
     except Exception as error:
         with suppress(OSError):
-            senders[index].send(_Told(str(error)))
+            senders[index].send(_Failure(str(error)))
         raise
     senders[index].send(result)
     with suppress(EOFError, OSError):
-        senders[index].recv()  # a tensor is fetched from here when it is received: stay until then
-    # Not by way of the interpreter's end: a thread of gloo's that comes back from C++ by then would abort the process.
+        senders[index].recv()  # the launcher fetches tensors from this process, which has to stay until then
+    # Without the interpreter's clean-up: a thread of gloo's that returns from C++ meanwhile would abort the process.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
 def _die_with_launcher() -> None:
-    """Have the kernel kill us when the launcher dies: no signal of a politer kind gets past gloo's sleep.
+    """Have the kernel kill this process when the launcher dies: gloo, which waits in C++, heeds no gentler signal.
 
     It holds the other end of a pipe that we have; our parent, whose death counts too, is the server.
     """
@@ -145,14 +145,14 @@ def _die_with_launcher() -> None:
         fcntl.fcntl(launcher.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(launcher.sentinel, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(launcher.sentinel, fcntl.F_SETFL, fcntl.fcntl(launcher.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
-    if not launcher.is_alive():  # it died before we asked
+    if not launcher.is_alive():  # it died before the request was in place
         os._exit(1)
 
 
 def _collect(pipes: Sequence[tuple[Connection, Connection]], results: dict[int, Any]) -> None:
     for rank, (receiver, _) in enumerate(pipes):
         if rank not in results and receiver.poll():
-            with suppress(EOFError, OSError):  # the rank ended without a result; join says why
+            with suppress(EOFError, OSError):  # the rank ended without a result, and join says why
                 results[rank] = receiver.recv()
                 receiver.send(None)
 
@@ -174,7 +174,7 @@ def _traceback_only(message: str) -> str:
 
 @contextmanager
 def _quiet_torch() -> Iterator[None]:
-    """torch logs each process that it ends; our error says it once."""
+    """Silence torch's log line for each process that it ends: the error says it once."""
     logger = logging.getLogger("torch.multiprocessing.spawn")
     before = logger.level
     logger.setLevel(logging.ERROR)

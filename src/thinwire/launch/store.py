@@ -1,10 +1,11 @@
-"""The store that ranks meet at, served by the launcher, so that the death of no rank takes it away."""
+"""The store that ranks meet at. The launcher serves it, so that it outlives any rank."""
 
 import socket
 from datetime import timedelta
 
 import torch.distributed as dist
 
+LOOPBACK = "127.0.0.1"
 STORE_LIMIT_S = 60.0
 
 

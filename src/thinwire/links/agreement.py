@@ -1,4 +1,4 @@
-"""What all ranks must have alike before they begin; where they differ, they would hang or train something else."""
+"""Check that all ranks were started alike: where they differ, they would hang, or train something else."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from thinwire.links.exchange import Door
 
 CHANNEL = "agreement"
-# Of a value that an error shows.
+# An error shows so much of a value.
 MOST_LETTERS = 60
 
 
@@ -26,12 +26,12 @@ class Fact:
 
 def expect_same(door: Door, facts: Mapping[str, Fact]) -> None:
     """Raise Disagreement, the same on every rank, unless all have the same values. All ranks call it."""
-    own = {name: fact.value for name, fact in facts.items()}
-    told = [_flat(each) for each in door.gather_json(own, channel=CHANNEL)]
-    for name in dict.fromkeys(name for each in told for name in each):
+    mine = {name: fact.value for name, fact in facts.items()}
+    by_rank = [_flat(values) for values in door.gather_json(mine, channel=CHANNEL)]
+    for name in dict.fromkeys(name for values in by_rank for name in values):
         holders: dict[str, list[int]] = {}
-        for rank, each in zip(door.ranks, told, strict=True):
-            holders.setdefault(each.get(name, "none"), []).append(rank)
+        for rank, values in zip(door.ranks, by_rank, strict=True):
+            holders.setdefault(values.get(name, "none"), []).append(rank)
         if len(holders) > 1:
             said = ", ".join(f"{_ranks(ranks)} {_short(value)}" for value, ranks in holders.items())
             fact = facts.get(name.partition(".")[0])
@@ -42,10 +42,10 @@ def _flat(value: Any, name: str = "") -> dict[str, str]:
     """Values by dotted names, as text."""
     if not isinstance(value, dict):
         return {name: value if isinstance(value, str) else json.dumps(value)}
-    found: dict[str, str] = {}
-    for key, each in value.items():
-        found |= _flat(each, f"{name}.{key}" if name else key)
-    return found
+    flat: dict[str, str] = {}
+    for key, inner in value.items():
+        flat |= _flat(inner, f"{name}.{key}" if name else key)
+    return flat
 
 
 def _ranks(ranks: list[int]) -> str:

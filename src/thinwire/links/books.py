@@ -19,13 +19,13 @@ class ChannelBook:
     bytes_to: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     messages_to: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     in_flight_s: float = 0.0  # from posting to completion, summed over operations, which may overlap
-    exposed_s: float = 0.0  # the caller stood still
+    exposed_s: float = 0.0  # while the caller stood still
     codec_s: float = 0.0  # encoding what goes out, decoding what came
-    values: int = 0  # that went out encoded: 4 bytes each they would have been in float32
+    values: int = 0  # sent encoded; in float32 each would have taken 4 bytes
 
     @property
     def float32_bytes(self) -> int:
-        """What would have left in float32; what is not encoded is as it is."""
+        """Bytes that would have left in float32. What was not encoded counts as it was sent."""
         return 4 * self.values or self.bytes_sent
 
     @property
@@ -55,10 +55,10 @@ class Books:
         self._channels: dict[str, ChannelBook] = {}
         self._lock = threading.Lock()
         self._under_way = 0
-        self._since_s = 0.0  # something is under way, or the last `take`
+        self._since_s = 0.0  # when the first transfer under way was posted, or the last `take` if that was later
         self._busy_s = 0.0
-        self.busy_s = 0.0  # of the entries last taken: something was under way
-        self.event_log: EventLog | None = None  # where somebody wants to know what happened when
+        self.busy_s = 0.0  # of the time before the last `take`, how long a transfer was under way
+        self.event_log: EventLog | None = None  # set where somebody wants to know what happened when
 
     def posted(self, channel: str, bytes_to: dict[int, int], kind: str = "") -> Entry | None:
         with self._lock:

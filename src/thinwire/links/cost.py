@@ -2,8 +2,8 @@
 
 A message from i to j takes max(floor, fixed + bytes / rate), fitted for that ordered pair: small messages take the
 floor whatever their size, large ones the line, whose fixed part may be negative (a switch or a shaper lets a first
-burst pass at full speed). A collective takes the same shape over the time that its bytes need on the links, computed
-from the way it goes: rounds, a ring, a chain. So what a way of going does not explain is measured and not guessed.
+burst pass at full speed). A collective's time has the same shape over the time that its bytes need on the links, which
+follows from how they go: in rounds, in a ring, in a chain. What that does not explain is measured and not guessed.
 """
 
 import json
@@ -18,7 +18,7 @@ from thinwire.links.routes import CHUNK_BYTES, reduce_heir, ring_heir
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-# A time is known to about this much: scheduling adds to it, however small the message is, and rates waver.
+# How exactly a time is known: the scheduler adds to it, however small the message is, and rates vary.
 NOISE_S = 0.0002
 NOISE_SHARE = 0.02
 KINDS = ("all_to_all", "all_gather", "all_reduce", "broadcast")
@@ -60,11 +60,11 @@ def fit_hinge(x: Sequence[float], seconds: Sequence[float]) -> Hinge:
 
 def _hinge(sizes: Array, times: Array, weights: Array, split: int) -> Hinge:
     floor = float(np.median(times[:split])) if split else 0.0
-    own = weights[split:]
-    columns = np.stack((own, sizes[split:] * own), axis=1)
-    fixed, slope = np.linalg.lstsq(columns, times[split:] * own, rcond=None)[0]
+    lines = weights[split:]
+    columns = np.stack((lines, sizes[split:] * lines), axis=1)
+    fixed, slope = np.linalg.lstsq(columns, times[split:] * lines, rcond=None)[0]
     if slope < 0:
-        fixed, slope = np.average(times[split:], weights=own**2), 0.0
+        fixed, slope = np.average(times[split:], weights=lines**2), 0.0
     return Hinge(floor, float(fixed), float(slope))
 
 
@@ -83,7 +83,7 @@ class Link:
 
 
 def read_cost(path: str) -> "CostModel | None":
-    """Of a profile.json; None where no path is given."""
+    """The cost model in a profile.json; None where no path is given."""
     if not path:
         return None
     if not Path(path).exists():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Entry:
-    """A transfer. Times are time.perf_counter's; those of its waits stand with the seconds their thread had computed.
+    """A transfer. Times are time.perf_counter's; a wait's come with the seconds that its thread had computed.
 
     `waits` may be several, as a transfer may be waited for again, and may come from other threads than the post.
     """
@@ -46,5 +46,5 @@ class EventLog:
 
     def posted(self, channel: str, kind: str, bytes_to: dict[int, int]) -> Entry:
         entry = Entry(channel, kind, dict(bytes_to), Moment.now())
-        self.entries.append(entry)  # one step for the interpreter: threads may do so at a time
+        self.entries.append(entry)  # an append is atomic, so threads need no lock
         return entry

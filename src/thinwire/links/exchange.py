@@ -1,11 +1,13 @@
-"""The door: every byte that leaves a rank leaves here, counted by channel and peer, and never waited for without end.
+"""The door: every byte that leaves a rank leaves here. It is counted by channel and peer, and no wait is without end.
 
 Asynchronous collectives on torch.distributed, gloo and NCCL alike. Callers bundle: one message per peer and call. Sizes
 are known from the plan on both sides and are never sent ahead.
 """
 
+import atexit
 import json
 import math
+import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -18,8 +20,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from thinwire import leaving
 from thinwire.links import streams
 from thinwire.links.books import Books
+from thinwire.links.flat import as_bytes, bundle
 from thinwire.links.heartbeat import Heartbeat, Waiting
 from thinwire.links.routes import TREE_BYTES, chain_heirs, reduce_heir, ring_heir, tree_heirs
 from thinwire.links.tags import EVERYBODY, SPAN, End, Tags
@@ -29,16 +33,18 @@ from thinwire.links.transfer import LOOK_S, Transfer
 T = TypeVar("T")
 
 LIMIT_S = 60.0
-# The backend's own limit, in limits of the door's.
+# The backend's own limit, as a multiple of the door's.
 BACKEND_LIMITS = 10
-# The same resharding may be under way so often at a time.
-TURNS = 64
+# A relay of the same key may be under way so many times at once.
+REPEATS = 64
 # Doors of the same ranks are numbered in the order they are opened, which is the same on all of them.
 _doors: Counter[tuple[int, ...]] = Counter()
 
 
 class Door:
     """This rank's way to the others. `step` is the caller's own count (an epoch, an iteration), named in errors.
+
+    `thinwire.init()` opens the first; `Door()` is one more over the process group that there is.
 
     Ranks open their doors in the same order, and enter each channel's collectives in the same order. Those of several
     channels may be posted in any order, but for `all_reduce`, `all_gather` of equal sizes and broadcasts of up to 4 kB,
@@ -50,19 +56,22 @@ class Door:
 
     def __init__(
         self,
-        store: dist.Store | None = None,
         *,
         limit_s: float = LIMIT_S,
         name: str | None = None,
         group: dist.ProcessGroup | None = None,
+        job: AbstractContextManager[object] | None = None,
     ) -> None:
-        """A door with a name of its own need not be opened by all ranks: messages pass between those that did."""
+        """A door with a name of its own need not be opened by all ranks: messages pass between those that did.
+
+        `job` has been entered for this door, and is left when the door closes.
+        """
         self.rank = dist.get_rank(group)
         if self.rank < 0:
             raise ValueError(f"rank {dist.get_rank()} is not in the process group; open a door over a group it is in")
         self.group = group
         self.world_size = dist.get_world_size(group)
-        self.ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))  # in the whole job
+        self.ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))  # their numbers in the whole job
         self.books = Books()
         self.step = 0
         whose = "all" if len(self.ranks) == dist.get_world_size() else ",".join(map(str, self.ranks))
@@ -73,37 +82,68 @@ class Door:
         self._thread_pool = ThreadPool()
         self._lock = threading.Lock()
         self._entered: defaultdict[str, int] = defaultdict(int)  # collectives by channel
-        self._turns: defaultdict[str, int] = defaultdict(int)  # of relays
-        if limit_s > LIMIT_S:  # ours counts, so the backend's must be longer
+        self._repeats: defaultdict[str, int] = defaultdict(int)  # relays by channel
+        if limit_s > LIMIT_S:  # the door's limit counts, so the backend's must be longer
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=BACKEND_LIMITS * limit_s), group)
-        jobs_own = dist.distributed_c10d._get_default_store()
-        # All doors of a group share its tags, whatever store they were given.
-        self._tags = Tags(dist.PrefixStore(f"thinwire-tags-{whose}", jobs_own))
-        own = dist.PrefixStore(f"thinwire-door-{name}", jobs_own if store is None else store)
-        self.heartbeat = Heartbeat(own, rank=self.rank, ranks=self.ranks, limit_s=limit_s)
+        store = dist.distributed_c10d._get_default_store()
+        self._tags = Tags(dist.PrefixStore(f"thinwire-tags-{whose}", store))  # which all doors of a group share
+        self.store = dist.PrefixStore(f"thinwire-door-{name}", store)
+        self.heartbeat = Heartbeat(self.store, rank=self.rank, ranks=self.ranks, limit_s=limit_s)
+        self._job = job
+        if job is not None:
+            atexit.register(self._end_with_process)
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank computes: its GPU where there is one, else the processor."""
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's number among those of its machine, by the environment's LOCAL_RANK; 0 where nobody set it."""
+        return dist.get_node_local_rank(fallback_rank=0)
 
     def loading(self) -> AbstractContextManager[None]:
-        """While this rank reads or makes its part of the data: no limit. All ranks enter, and all leave together."""
+        """A block without a limit, to read or make this rank's data in. All ranks enter it, and leave it together."""
         return self.heartbeat.loading(self.step)
 
     def close(self) -> None:
-        """Stop giving signs of life. Threads that have brought a transfer to its end are let go first."""
-        self._thread_pool.close(LOOK_S)
-        self.heartbeat.close()
+        """Stop giving signs of life, and leave the job that was joined for this door.
+
+        Threads that have brought a transfer to its end are let go first.
+        """
+        self._close(None)
 
     def __enter__(self) -> "Door":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._close(error)
+
+    def _close(self, error: BaseException | None) -> None:
+        self._thread_pool.close(LOOK_S)
+        self.heartbeat.close()
+        job, self._job = self._job, None
+        if job is not None:
+            atexit.unregister(self._end_with_process)
+            job.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+
+    def _end_with_process(self) -> None:
+        """A script ends that has not closed its door: as after an error where one was, or where a transfer hangs."""
+        error = getattr(sys, "last_value", None)
+        if error is None and leaving.transfers.count:
+            error = RuntimeError("transfers are under way")
+        self._close(error)
+        if error is not None:
+            leaving.leave()
 
     def all_to_all(
         self, outgoing: Sequence[Tensor], incoming_bytes: Sequence[int], *, channel: str
     ) -> Transfer[list[Tensor]]:
-        """outgoing[p] to rank p, uint8; incoming_bytes[p] from it. One's own place is copied."""
+        """outgoing[p] goes to rank p, and incoming_bytes[p] bytes come from it. A rank's part for itself is copied."""
         self._expect_places("outgoing", outgoing)
         self._expect_places("incoming_bytes", incoming_bytes)
-        parts = [_as_bytes(data) for data in outgoing]
+        parts = [as_bytes(data) for data in outgoing]
         sizes = [part.nbytes for part in parts]
         incoming = list(incoming_bytes)
         if sizes[self.rank] != incoming[self.rank]:
@@ -113,11 +153,11 @@ class Door:
             )
         received = torch.empty(sum(incoming), dtype=torch.uint8, device=parts[0].device)
         views = list(torch.split(received, incoming))
-        transfer, turn = self._enter("all_to_all", channel, dict(enumerate(sizes)), received.nbytes, lambda: views)
+        transfer, number = self._enter("all_to_all", channel, dict(enumerate(sizes)), received.nbytes, lambda: views)
         if received.device.type == "cpu":
             work = partial(streams.exchange, parts, views, group=self.group)
-            return self._tagged(transfer, channel, turn % SPAN, work)
-        sent = _bundle(parts)
+            return self._tagged(transfer, channel, number % SPAN, work)
+        sent = bundle(parts)
         return self._follow(
             transfer,
             lambda: dist.all_to_all_single(received, sent, incoming, sizes, group=self.group, async_op=True),
@@ -125,19 +165,18 @@ class Door:
         )
 
     def all_gather(self, data: Tensor, sizes: Sequence[int], *, channel: str) -> Transfer[list[Tensor]]:
-        """Everybody's bytes, sizes[p] of them from rank p."""
+        """The bytes of all ranks, sizes[p] of them from rank p."""
         self._expect_places("sizes", sizes)
-        sent = _as_bytes(data)
+        sent = as_bytes(data)
         if sent.nbytes != sizes[self.rank]:
             raise ValueError(
                 f"all_gather: rank {self.rank} gives {sent.nbytes} bytes, the plan says {sizes[self.rank]}"
             )
         if len(set(sizes)) > 1:
-            # gloo's own refuses unequal sizes. Padding would send the largest size around the ring; each to all
-            # sends what there is.
+            # gloo's own refuses unequal sizes. With padding the largest size would go round the ring for every rank.
             return self.all_to_all([sent] * self.world_size, sizes, channel=channel)
         received = [torch.empty_like(sent) for _ in sizes]
-        # A ring: what I send goes to my neighbour, mine and then what I was handed.
+        # A ring: this rank's bytes go to its neighbour, and then what came from the other one.
         bytes_to = {ring_heir(self.rank, self.world_size): sent.nbytes * (self.world_size - 1)}
         transfer, _ = self._enter("all_gather", channel, bytes_to, sum(sizes), lambda: received)
         return self._follow(
@@ -162,7 +201,7 @@ class Door:
         self.gather(torch.zeros(1), channel=channel)
 
     def all_reduce(self, x: Tensor, *, channel: str) -> Transfer[Tensor]:
-        """The sum of everybody's x, in x itself."""
+        """The sum of all ranks' x, in x itself."""
         n = self.world_size
         # A ring again, scatter then gather: 2 (n - 1) / n of x to the neighbour.
         bytes_to = {reduce_heir(self.rank, n): math.ceil(2 * (n - 1) / n * x.nbytes)}
@@ -173,20 +212,20 @@ class Door:
         """The source's x, in x itself."""
         if not 0 <= source < self.world_size:
             raise ValueError(f"broadcast from rank {source}: there are {self.world_size} ranks")
-        data = _as_bytes(x)
+        data = as_bytes(x)
         large = x.nbytes > TREE_BYTES and x.device.type == "cpu"
         heirs = (chain_heirs if large else tree_heirs)(self.rank, source, self.world_size)
-        transfer, turn = self._enter("broadcast", channel, dict.fromkeys(heirs, x.nbytes), x.nbytes, lambda: x)
+        transfer, number = self._enter("broadcast", channel, dict.fromkeys(heirs, x.nbytes), x.nbytes, lambda: x)
         if large:
             work = partial(streams.chain, data, source, group=self.group)
-            return self._tagged(transfer, channel, turn % SPAN, work)
+            return self._tagged(transfer, channel, number % SPAN, work)
         return self._follow(
             transfer, lambda: dist.broadcast(data, group_src=source, group=self.group, async_op=True), keep=data
         )
 
     def send(self, data: Tensor, peer: int, *, channel: str) -> Transfer[None]:
         self._expect_peer("send to", peer)
-        sent = _as_bytes(data)
+        sent = as_bytes(data)
         number = self.heartbeat.enters_send(peer)
         ahead = self.heartbeat.begins(sent.nbytes)
         waiting = Waiting(channel, self.step, sent.nbytes, sends_to=peer, message=number, ahead_bytes=ahead)
@@ -208,11 +247,11 @@ class Door:
             transfer, channel, lambda tag: dist.irecv(received, group_src=peer, group=self.group, tag=tag), received
         )
 
-    def turn(self, channel: str) -> int:
-        """How often this was asked before: for keys of relays, where ranks come to a channel in the same order."""
+    def repeat(self, channel: str) -> int:
+        """How often this was asked before for the channel: numbers relays that all ranks come to in one order."""
         with self._lock:
-            self._turns[channel] += 1
-            return self._turns[channel] - 1
+            self._repeats[channel] += 1
+            return self._repeats[channel] - 1
 
     def relay(
         self,
@@ -222,21 +261,21 @@ class Door:
         *,
         channel: str,
         key: str,
-        turn: int,
+        repeat: int,
         number: int = 0,
         chunk_bytes: int,
     ) -> Transfer[Tensor]:
-        """A rank's part in a tree: `data` comes from the source, or is ours if there is none, and goes on to the heirs.
+        """A rank's part in a tree: `data` comes from the source, or is here if there is none, and goes on to the heirs.
 
-        Handed on chunk by chunk while the rest is still coming. `key`, `turn` (which time it is) and `number` tell
-        relays apart that may be under way at a time; the ranks of one relay give the same.
+        Each chunk goes on while the rest is still coming. Relays that are under way at the same time must differ in
+        `key`, `repeat` (how often it was done before) or `number`; all ranks of one relay give the same.
         """
         for peer in (*heirs, *(() if source is None else (source,))):
             self._expect_peer("relay with", peer)
-        passed = _as_bytes(data)
+        passed = as_bytes(data)
         size = passed.nbytes * (len(heirs) + (source is not None))
         ahead = self.heartbeat.begins(size)
-        # Whom to name if nothing comes: the source, or else the first to take it.
+        # An error names the source if nothing comes, or else the first heir.
         if source is not None:
             waiting = Waiting(
                 channel,
@@ -260,21 +299,21 @@ class Door:
         ends = [("to", heir) for heir in heirs]
         if source is not None:
             ends.append(("from", source))
-        return self._tagged(transfer, f"{key} in turn {turn % TURNS}", number, work, ends)
+        return self._tagged(transfer, f"{key} in repeat {repeat % REPEATS}", number, work, ends)
 
     def _enter(
         self, kind: str, channel: str, bytes_to: dict[int, int], incoming_bytes: int, finish: Callable[[], T]
     ) -> tuple[Transfer[T], int]:
-        """Count a collective; its transfer, and which one of its channel's it is, the same on all ranks."""
+        """Count a collective; its transfer, and its number on the channel, the same on all ranks."""
         with self._lock:
             self._entered[channel] += 1
-            turn = self._entered[channel]
+            number = self._entered[channel]
             operation = self.heartbeat.enters_collective()
         bytes_to = {peer: size for peer, size in bytes_to.items() if peer != self.rank}
         entry = self.books.posted(channel, bytes_to, kind)
         size = sum(bytes_to.values()) + incoming_bytes
         waiting = Waiting(channel, self.step, size, operation=operation, ahead_bytes=self.heartbeat.begins(size))
-        return Transfer(self.books, self.heartbeat, waiting, finish, entry), turn
+        return Transfer(self.books, self.heartbeat, waiting, finish, entry), number
 
     def _follow(self, transfer: Transfer[T], post: Callable[[], Any], *, keep: Tensor) -> Transfer[T]:
         """Post, and mark the transfer's end when the backend says so. `keep` must outlive the transfer."""
@@ -289,7 +328,7 @@ class Door:
 
         try:
             work = post()
-        except RuntimeError as error:  # somebody has long gone: said at once, and told by `wait` like all else
+        except RuntimeError as error:  # a rank has gone: `wait` raises it, as it does other errors
             transfer.end(error)
             return transfer
         if keep.device.type == "cuda":
@@ -298,7 +337,7 @@ class Door:
         return transfer
 
     def _message(self, transfer: Transfer[T], channel: str, post: Callable[[int], Any], kept: Tensor) -> Transfer[T]:
-        """Posted here, since order counts; waited for on a thread, since gloo gives no future for messages."""
+        """Post on the caller's thread, since order counts; wait on another, since gloo gives no future for messages."""
         try:
             work = post(self._tags.of_messages(self._own(channel)))
         except RuntimeError as error:
@@ -306,7 +345,8 @@ class Door:
             return transfer
         if kept.device.type == "cuda":
             transfer.streamed.append(work)
-        return self._on_thread(transfer, lambda: _wait_for(work, kept))
+        self._thread_pool.do(lambda: transfer.end(_error_of(lambda: _wait_for(work, kept))))
+        return transfer
 
     def _tagged(
         self,
@@ -316,7 +356,7 @@ class Door:
         work: Callable[..., None],
         ends: Sequence[End] = (EVERYBODY,),
     ) -> Transfer[T]:
-        """On a thread, with a tag that nothing else under way to or from these ends has."""
+        """Do this on a thread, with a tag that nothing else under way to or from these ends has."""
         try:
             tag = self._tags.take(self._own(name), number, ends)
         except RuntimeError as error:
@@ -329,10 +369,6 @@ class Door:
             transfer.end(error)
 
         self._thread_pool.do(done)
-        return transfer
-
-    def _on_thread(self, transfer: Transfer[T], work: Callable[[], None]) -> Transfer[T]:
-        self._thread_pool.do(lambda: transfer.end(_error_of(work)))
         return transfer
 
     def _own(self, name: str) -> str:
@@ -356,29 +392,8 @@ def _error_of(work: Callable[[], None]) -> BaseException | None:
 
 
 def _wait_for(work: Any, kept: Tensor) -> None:
-    """`kept` must live as long as the work."""
-    if kept.device.type == "cuda":  # with a limit NCCL would hold up the thread instead of the stream
+    """Wait for a message; `kept` is its buffer, which must live as long."""
+    if kept.device.type == "cuda":  # given a limit, NCCL would make this thread wait and not the stream
         work.wait()
     else:
         work.wait(streams.UNLIMITED)
-
-
-def _as_bytes(data: Tensor) -> Tensor:
-    if not data.is_contiguous():
-        raise ValueError(f"data of shape {tuple(data.shape)} is not contiguous; give data.contiguous()")
-    if not data.numel():  # whose strides may be anything
-        return torch.empty(0, dtype=torch.uint8, device=data.device)
-    # A single value counts as contiguous whatever its stride.
-    return data.detach().as_strided((data.numel(),), (1,)).view(torch.uint8)
-
-
-def _bundle(parts: Sequence[Tensor]) -> Tensor:
-    """One flat tensor of all parts; a view where they follow each other in one buffer, as callers may encode them."""
-    first, place = parts[0], parts[0].data_ptr()
-    for part in parts:
-        if part.nbytes and part.data_ptr() != place:
-            return torch.cat(list(parts))
-        place += part.nbytes
-    if place > first.untyped_storage().data_ptr() + first.untyped_storage().nbytes():
-        return torch.cat(list(parts))
-    return first.as_strided((place - first.data_ptr(),), (1,))

@@ -18,9 +18,9 @@ import torch.distributed as dist
 BEAT_S = 1.0
 # Silence that confirms a broken connection.
 SILENCE_S = 3.0
-# A transfer that everybody has entered may be slow, but not slower than this beyond the limit.
+# A transfer that all ranks have entered may take as long as its bytes do at this rate, and the limit.
 LEAST_BYTES_PER_S = 100_000
-# Silence of a rank that is loading, or has not come to its door yet; as long as the store itself answers.
+# The same of a rank that is loading or has not opened its door yet, as long as the store itself answers.
 LOADING_SILENCE_S = 600.0
 VERDICT = "lost"
 HERE, LOADING, LEFT = "here", "loading", "left"
@@ -39,7 +39,9 @@ class Counts:
     received: list[int] = field(default_factory=list)
 
     def text(self) -> str:
-        return ";".join([str(self.operations), *(",".join(map(str, each)) for each in (self.sent, self.received))])
+        return ";".join(
+            [str(self.operations), *(",".join(map(str, numbers)) for numbers in (self.sent, self.received))]
+        )
 
     @staticmethod
     def parse(text: str) -> "Counts":
@@ -48,8 +50,8 @@ class Counts:
 
 
 @dataclass
-class Sign:
-    """The last that was heard of a rank, on our own clock."""
+class PeerStatus:
+    """The last that was heard of a rank; times are this rank's clock."""
 
     counts: Counts
     beat: int = 0  # 0: it has not come yet
@@ -64,7 +66,7 @@ class Sign:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Somebody waits at the door, and for whom: for all to enter a collective, or for one message's other end."""
+    """What a rank waits for: for all ranks to enter a collective, or for the other end of a message."""
 
     channel: str
     step: int
@@ -72,12 +74,12 @@ class Waiting:
     operation: int = 0
     sends_to: int | None = None
     receives_from: int | None = None
-    message: int = 0  # which one between the two
+    message: int = 0  # its number among those between the two
     ahead_bytes: int = 0  # under way already when it was posted: it shares its links with them
     since_s: float = field(default_factory=time.monotonic)
 
     def concerns(self, peer: int) -> bool:
-        """All are waited for in a collective, two in a message."""
+        """Whether it cannot end without this rank: a collective needs all, a message two."""
         return self.operation > 0 or peer in (self.sends_to, self.receives_from)
 
     def is_behind(self, peer: int, counts: Counts, me: int) -> bool:
@@ -89,7 +91,7 @@ class Waiting:
 
 
 class Heartbeat:
-    """This rank's heartbeat and its ear for the others'."""
+    """Gives this rank's signs of life, and watches the others'."""
 
     def __init__(self, store: dist.Store, *, rank: int, ranks: Sequence[int], limit_s: float) -> None:
         """`ranks` are the numbers in the whole job of those that take part; `rank` is this one's place among them."""
@@ -102,30 +104,30 @@ class Heartbeat:
         self._counts = Counts(0, [0] * world_size, [0] * world_size)
         now = time.monotonic()
         nothing = Counts(0, [0] * world_size, [0] * world_size)
-        self._signs = [Sign(nothing, heard_s=now, moved_s=now) for _ in range(world_size)]
+        self._statuses = [PeerStatus(nothing, heard_s=now, moved_s=now) for _ in range(world_size)]
         self._verdict: str | None = None
-        self._agreed = threading.Event()  # the verdict is what the store has
+        self._agreed = threading.Event()  # set once the verdict is the one in the store
         self._beats = 0
         self._is_loading = False
-        self._answered_s = now  # the store
+        self._answered_s = now  # when the store last did
         self._wake = threading.Event()
         self._stop = False
         self._under_way_bytes = 0
-        # A key that does not exist would block who reads it: everybody makes everybody's.
+        # Reading a key that does not exist would block, so every rank makes all keys.
         for peer in range(world_size):
             store.compare_set(_key(peer), "", f"0 {HERE} {nothing.text()}")
         self._thread = threading.Thread(target=self._run, name="thinwire-heartbeat", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Say that we leave. Where the store does not answer, go without."""
+        """Say that this rank leaves; without a word where the store does not answer."""
         self._stop = True
         self._wake.set()
         self._thread.join(2 * BEAT_S)
 
     @contextmanager
     def loading(self, step: int) -> Iterator[None]:
-        """While inside, nobody takes this rank for stuck; all leave together, and nothing is posted before that."""
+        """While inside, nobody takes this rank for stuck. All ranks leave together, and post nothing before that."""
         self._is_loading = True
         self._wake.set()
         try:
@@ -136,7 +138,9 @@ class Heartbeat:
         self._wake.set()
         while self._is_anybody_behind(waiting):
             self.check(waiting)
-            if time.monotonic() - waiting.since_s < BEAT_S:  # where all load equally long, none waits for a beat
+            if (
+                time.monotonic() - waiting.since_s < BEAT_S
+            ):  # so that ranks which load equally long do not wait for a beat
                 self._wake.set()
             time.sleep(BEAT_S / 20)
 
@@ -156,7 +160,7 @@ class Heartbeat:
             return self._counts.received[peer]
 
     def begins(self, size_bytes: int) -> int:
-        """A transfer is posted; bytes that were under way before it."""
+        """Count a transfer that is posted; how many bytes were under way before it."""
         with self._lock:
             self._under_way_bytes += size_bytes
             return self._under_way_bytes - size_bytes
@@ -170,22 +174,22 @@ class Heartbeat:
         if self._verdict is not None:
             raise self._lost()
         now = time.monotonic()
-        others = [(peer, sign) for peer, sign in enumerate(self._signs) if peer != self.rank]
-        behind = [peer for peer, sign in others if waiting.is_behind(peer, sign.counts, self.rank)]
-        for peer, sign in others:
-            if sign.left:
-                # Two beats: its last words may still be on their way.
+        others = [(peer, status) for peer, status in enumerate(self._statuses) if peer != self.rank]
+        behind = [peer for peer, status in others if waiting.is_behind(peer, status.counts, self.rank)]
+        for peer, status in others:
+            if status.left:
+                # Two beats later, since what it last entered may not be known here yet.
                 if peer in behind and now - waiting.since_s > 2 * BEAT_S:
                     raise self._condemn(f"rank {self._ranks[peer]} has left", waiting)
                 continue
-            if not sign.beat and not waiting.concerns(peer):
-                continue  # a message between two others needs it not
-            if now - sign.heard_s > self._patience_s(sign, now):
-                what = "silent" if sign.beat else "not yet at its door"
-                raise self._condemn(f"rank {self._ranks[peer]} {what} for {now - sign.heard_s:.0f} s", waiting)
-            if sign.state == LOADING:
+            if not status.beat and not waiting.concerns(peer):
+                continue  # it has not come yet, and this message does not need it
+            if now - status.heard_s > self._patience_s(status, now):
+                what = "silent" if status.beat else "not yet at its door"
+                raise self._condemn(f"rank {self._ranks[peer]} {what} for {now - status.heard_s:.0f} s", waiting)
+            if status.state == LOADING:
                 continue
-            late_s = now - max(sign.moved_s, waiting.since_s)
+            late_s = now - max(status.moved_s, waiting.since_s)
             if peer in behind and late_s > self.limit_s + 2 * BEAT_S:
                 raise self._condemn(f"rank {self._ranks[peer]} alive but stuck for {late_s:.0f} s", waiting)
         took_s = now - waiting.since_s
@@ -195,28 +199,30 @@ class Heartbeat:
             raise self._condemn(f"{what} (do both ends expect the same sizes?)", waiting)
 
     def _is_anybody_behind(self, waiting: Waiting) -> bool:
-        others = (sign.counts for peer, sign in enumerate(self._signs) if peer != self.rank)
+        others = (status.counts for peer, status in enumerate(self._statuses) if peer != self.rank)
         return any(waiting.is_behind(0, counts, self.rank) for counts in others)
 
-    def _patience_s(self, sign: Sign, now: float) -> float:
-        """With its silence."""
+    def _patience_s(self, status: PeerStatus, now: float) -> float:
+        """How long this rank may be silent before it counts as lost."""
         store_answers = now - self._answered_s < self.limit_s
-        busy = sign.state == LOADING or not sign.beat
+        busy = status.state == LOADING or not status.beat
         return max(self.limit_s, LOADING_SILENCE_S) if busy and store_answers else self.limit_s
 
     def broken(self, waiting: Waiting, error: str) -> PeerLost:
-        """A connection broke: find out whose, within a few beats."""
+        """The error for a broken connection: within a few beats it shows which rank is gone."""
         deadline = time.monotonic() + SILENCE_S + 3 * BEAT_S
         while self._verdict is None and time.monotonic() < deadline:
-            silent = [peer for peer in self._silent() if self._signs[peer].beat and self._signs[peer].state == HERE]
+            silent = [
+                peer for peer in self._silent() if self._statuses[peer].beat and self._statuses[peer].state == HERE
+            ]
             if silent:
                 return self._condemn(f"rank {self._ranks[silent[0]]} gone", waiting)
             time.sleep(BEAT_S / 10)
         if self._verdict is not None:
             return self._lost()
         for peer in self._silent():
-            sign = self._signs[peer]
-            how = "has left" if sign.left else "gone while it was loading" if sign.beat else "never came"
+            status = self._statuses[peer]
+            how = "has left" if status.left else "gone while it was loading" if status.beat else "never came"
             return self._condemn(f"rank {self._ranks[peer]} {how}", waiting)
         where = f"on channel {waiting.channel!r} in step {waiting.step}"
         return PeerLost(f"a connection broke {where}, though all ranks live: {error}")
@@ -230,7 +236,7 @@ class Heartbeat:
         return self._lost()
 
     def _lost(self) -> PeerLost:
-        # The first to say so decides the words, if the store answers soon.
+        # All ranks raise the words of the first, if the store answers soon.
         self._wake.set()
         self._agreed.wait(2 * BEAT_S)
         return PeerLost(self._verdict)
@@ -239,8 +245,8 @@ class Heartbeat:
         now = time.monotonic()
         return [
             peer
-            for peer, sign in enumerate(self._signs)
-            if peer != self.rank and (now - sign.heard_s > SILENCE_S or sign.left)
+            for peer, status in enumerate(self._statuses)
+            if peer != self.rank and (now - status.heard_s > SILENCE_S or status.left)
         ]
 
     def _run(self) -> None:
@@ -262,12 +268,12 @@ class Heartbeat:
         self._store.set(_key(self.rank), f"{self._beats} {state} {self._own_counts()}")
         texts = self._store.multi_get([_key(peer) for peer in range(self.world_size)])
         self._answered_s = now = time.monotonic()
-        for sign, text in zip(self._signs, texts, strict=True):
+        for status, text in zip(self._statuses, texts, strict=True):
             beat, state, counts = text.decode().split(" ", 2)
-            if not sign.beat or (state, counts) != (sign.state, sign.counts.text()):
-                sign.state, sign.counts, sign.moved_s = state, Counts.parse(counts), now
-            if int(beat) != sign.beat:
-                sign.beat, sign.heard_s = int(beat), now
+            if not status.beat or (state, counts) != (status.state, status.counts.text()):
+                status.state, status.counts, status.moved_s = state, Counts.parse(counts), now
+            if int(beat) != status.beat:
+                status.beat, status.heard_s = int(beat), now
         if not self._agreed.is_set():
             self._agree()
 

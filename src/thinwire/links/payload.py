@@ -27,7 +27,7 @@ class Payload:
 
     @staticmethod
     def uneven(kind: str, size: int, n: int, randomness: random.Random) -> "Payload":
-        """Each a share of `size` from a fifth to all of it: each message its own, or for all_gather each rank."""
+        """Random sizes from a fifth of `size` to all of it, one a message; for all_gather one a rank."""
         shares = [[randomness.uniform(0.2, 1) for _ in range(n)] for _ in range(n)]
         if kind == "all_gather":
             shares = [row[:1] * n for row in shares]
@@ -53,7 +53,7 @@ class Payload:
         return self.sizes[self.source][self.target % len(self.sizes)]
 
     def bytes_of_busiest(self) -> int:
-        """That the busiest rank sends."""
+        """What the rank with the most to send sends."""
         if self.kind in ("all_to_all", "all_gather"):
             return max(sum(size for j, size in enumerate(row) if j != i) for i, row in enumerate(self.sizes))
         return self.size
@@ -73,12 +73,12 @@ class Payload:
         """How long it takes until the last rank is done, `repeats` times, known to all ranks."""
         if self.kind == "send":
             return self._message_seconds(door, repeats)
-        if self.kind == "broadcast":  # one by one: a source would run ahead
+        if self.kind == "broadcast":  # one at a time, as the source would run ahead of the rest
             return [self._mean_s(door, 1) for _ in range(repeats)]
         return [self._mean_s(door, repeats)] * repeats
 
     def _mean_s(self, door: Door, repeats: int) -> float:
-        """Back to back, so that a start in disorder counts once."""
+        """The mean of several back to back: that ranks do not start together then counts only once."""
         door.barrier(channel=CHANNEL)
         start = time.perf_counter()
         for _ in range(repeats):
@@ -86,23 +86,23 @@ class Payload:
         return float(door.gather(time.perf_counter() - start, channel=CHANNEL).max()) / repeats
 
     def _message_seconds(self, door: Door, repeats: int) -> list[float]:
-        """Taken at the source, less the byte that comes in answer: half a round trip of single bytes."""
+        """Timed at the source, without the time of the one-byte answer, which is half a round trip of single bytes."""
         # The first is a single byte that only wakes both ends.
         sizes = [1, *((self.size, 1) * repeats)]
         taken = [0.0] * len(sizes)
         if door.rank == self.source:
-            for turn, size in enumerate(sizes):
+            for number, size in enumerate(sizes):
                 message = _zeros(size)
                 start = time.perf_counter()
                 door.send(message, self.target, channel=CHANNEL).wait()
                 door.receive(1, self.target, channel=CHANNEL).wait()
-                taken[turn] = time.perf_counter() - start
+                taken[number] = time.perf_counter() - start
         elif door.rank == self.target:
             for size in sizes:
                 door.receive(size, self.source, channel=CHANNEL).wait()
                 door.send(_zeros(1), self.source, channel=CHANNEL).wait()
-        told = torch.tensor(taken, dtype=torch.float64)
-        _, *known = door.broadcast(told, self.source, channel=CHANNEL).wait().tolist()
+        taken_s = torch.tensor(taken, dtype=torch.float64)
+        _, *known = door.broadcast(taken_s, self.source, channel=CHANNEL).wait().tolist()
         return [max(there - byte / 2, byte / 2) for there, byte in zip(known[::2], known[1::2], strict=True)]
 
     def _send(self, door: Door) -> None:

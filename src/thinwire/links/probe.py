@@ -26,10 +26,10 @@ Progress = Callable[[float, str], None]
 
 @dataclass(frozen=True)
 class CheckRow:
-    """A payload the model was not fitted to: what it says, and what it took."""
+    """A payload that the model was not fitted to: what the model says it takes, and what it took."""
 
     collective: str
-    bytes: int  # that the busiest rank sends
+    bytes: int  # sent by the rank that sends the most
     predicted_s: float
     measured_s: float
 
@@ -43,7 +43,7 @@ def probe(
 ) -> tuple[CostModel, list[CheckRow]]:
     """The fitted model of this group's wires, and how it does on random payloads that it was not fitted to.
 
-    Those are measured in the same mixed order: a machine that changes its pace does so for both.
+    They are measured among the others, so that a machine which changes its pace does so for both.
     """
     n = door.world_size
     pairs = [(src, dst) for src in range(n) for dst in range(n) if src != dst]
@@ -59,11 +59,14 @@ def probe(
     bare = CostModel(n, links, dict.fromkeys(KINDS, STRAIGHT))
     hinges = {}
     for kind in KINDS:
-        own = [payload for payload in collectives if payload.kind == kind]
-        on_links = [payload.predict(bare) for payload in own]
-        hinges[kind] = fit_hinge(on_links, [seconds[payload] for payload in own]) if own else STRAIGHT
+        of_kind = [payload for payload in collectives if payload.kind == kind]
+        on_links = [payload.predict(bare) for payload in of_kind]
+        hinges[kind] = fit_hinge(on_links, [seconds[payload] for payload in of_kind]) if of_kind else STRAIGHT
     model = CostModel(n, links, hinges)
-    rows = [CheckRow(each.kind, each.bytes_of_busiest(), each.predict(model), seconds[each]) for each in drawn]
+    rows = [
+        CheckRow(payload.kind, payload.bytes_of_busiest(), payload.predict(model), seconds[payload])
+        for payload in drawn
+    ]
     return model, rows
 
 
@@ -77,26 +80,26 @@ def _collectives(n: int) -> list[Payload]:
 def measure(
     door: Door, least: Mapping[Payload, int], *, on_progress: Progress = lambda share, what: None
 ) -> dict[Payload, float]:
-    """Seconds of each, the mean of the middle half; at least so many times each."""
+    """Seconds of each payload, the mean of the middle half of its times. It is sent at least `least[payload]` times."""
     payloads = list(least)
     # In mixed order: a small message after a large exchange is slower than after its like.
     order = random.Random(0).sample(payloads, len(payloads))
     taken: dict[Payload, list[float]] = {payload: [] for payload in payloads}
-    for turn, payload in enumerate(order * (2 * PASSES)):
-        on_progress(turn / (2 * PASSES * len(order)), payload.kind)
-        own = taken[payload]
-        quick = payload.kind != "send" and sum(own) < QUICK_S * len(own)
-        if turn >= PASSES * len(order) and not quick:
+    for number, payload in enumerate(order * (2 * PASSES)):
+        on_progress(number / (2 * PASSES * len(order)), payload.kind)
+        times = taken[payload]
+        quick = payload.kind != "send" and sum(times) < QUICK_S * len(times)
+        if number >= PASSES * len(order) and not quick:
             continue
-        if len(own) < least[payload] or sum(own) < PATIENCE_S * (1 + quick):
-            # The first burst is one: it shows how long they take.
-            burst = min(BURST, int(PATIENCE_S / own[-1])) if own else 1
-            own += payload.seconds(door, max(1, burst))
-    return {payload: _midmean(own) for payload, own in taken.items()}
+        if len(times) < least[payload] or sum(times) < PATIENCE_S * (1 + quick):
+            # The first burst is a single one: it shows how long the others will take.
+            burst = min(BURST, int(PATIENCE_S / times[-1])) if times else 1
+            times += payload.seconds(door, max(1, burst))
+    return {payload: _midmean(times) for payload, times in taken.items()}
 
 
 def _midmean(values: Sequence[float]) -> float:
-    """Unmoved by outliers like the median, and steady where times come in two kinds. Of two the faster: delays add."""
+    """Like the median it ignores outliers, and it is steady where times come in two kinds. Of two times the faster."""
     ordered = sorted(values)
     if len(ordered) == 2:
         return ordered[0]

@@ -21,7 +21,7 @@ REPEATS = 3
 
 
 def quick_probe(door: Door, device: torch.device) -> CostModel:
-    """Messages start and end on this device."""
+    """A rough model of the wires, for messages that start and end on this device."""
     n = door.world_size
     floor_s = door.gather(_small_exchange_s(door, device), channel=CHANNEL).max().item() if n > 1 else 0.0
     links = {}
@@ -37,7 +37,7 @@ def quick_probe(door: Door, device: torch.device) -> CostModel:
 def rates_into(door: Door, pairs: Mapping[int, int], device: torch.device) -> dict[int, float]:
     """Bytes a second into each receiver, with all pairs (sender to receiver) side by side. Every rank calls this.
 
-    From two sizes: what a message takes however small it is drops out.
+    From the times of two sizes, so that what every message takes, however small, drops out.
     """
     size, before = FIRST_BYTES, _round_s(door, pairs, device, FIRST_BYTES // 4)
     while True:
@@ -45,15 +45,15 @@ def rates_into(door: Door, pairs: Mapping[int, int], device: torch.device) -> di
         if taken.min() >= ENOUGH_S or taken.max() >= PATIENCE_S or size >= LAST_BYTES:
             break
         size, before = 4 * size, taken
-    grown = (taken - before).clamp(min=0.5 * taken)  # a disturbed one must not look endlessly fast
+    grown = (taken - before).clamp(min=0.5 * taken)  # so that a disturbed time does not look endlessly fast
     return {dst: float(0.75 * size / seconds) for dst, seconds in zip(pairs.values(), grown, strict=True)}
 
 
 def _round_s(door: Door, pairs: Mapping[int, int], device: torch.device, size: int) -> torch.Tensor:
-    """Of each receiver, the quickest of a few: delays add."""
+    """Seconds of each receiver's message, the quickest of a few: whatever disturbs makes it longer."""
     target = pairs.get(door.rank)
     source = next((src for src, dst in pairs.items() if dst == door.rank), None)
-    own = []
+    seconds = []
     for _ in range(REPEATS):
         door.barrier(channel=CHANNEL)  # all begin together
         received = None if source is None else door.receive(size, source, channel=CHANNEL, device=device)
@@ -62,10 +62,10 @@ def _round_s(door: Door, pairs: Mapping[int, int], device: torch.device, size: i
             sent = door.send(torch.zeros(size, dtype=torch.uint8, device=device), target, channel=CHANNEL)
         if received is not None:
             received.wait()
-            own.append(received.seconds)
+            seconds.append(received.seconds)
         if sent is not None:
             sent.wait()
-    return door.gather(min(own, default=0.0), channel=CHANNEL)[list(pairs.values())]
+    return door.gather(min(seconds, default=0.0), channel=CHANNEL)[list(pairs.values())]
 
 
 def _small_exchange_s(door: Door, device: torch.device) -> float:

@@ -1,25 +1,25 @@
-"""Who hands a broadcast on to whom, and what counts as small: the door obeys, the cost model reckons. Pure."""
+"""Which rank passes a collective's bytes on to which. The door sends so, and the cost model reckons so. Pure."""
 
 # Up to this many bytes to or from a peer a collective is over before its streams could get into each other's way.
 SMALL_BYTES = 65_536
 # A broadcast of up to this many bytes costs hops and not bytes: a tree has fewer.
 TREE_BYTES = 4_096
-# What a rank of a chain takes in before it hands it on.
+# A rank of a chain hands on so much at a time.
 CHUNK_BYTES = 131_072
 
 
 def ring_heir(rank: int, world_size: int) -> int:
-    """To whom gloo's all-gather sends."""
+    """The rank that gloo's all-gather sends to."""
     return (rank + 1) % world_size
 
 
 def reduce_heir(rank: int, world_size: int) -> int:
-    """To whom gloo's all-reduce sends: the other way round."""
+    """The rank that gloo's all-reduce sends to: it goes round the other way."""
     return (rank - 1) % world_size
 
 
 def tree_heirs(rank: int, source: int, world_size: int) -> list[int]:
-    """A binomial tree rooted at the source, few hops deep: gloo's own broadcast."""
+    """The ranks that this one sends to in gloo's broadcast, a binomial tree from the source: few hops."""
     place = (rank - source) % world_size
     heirs = []
     reach = 1
@@ -31,6 +31,6 @@ def tree_heirs(rank: int, source: int, world_size: int) -> list[int]:
 
 
 def chain_heirs(rank: int, source: int, world_size: int) -> list[int]:
-    """The next rank, but for the last before the source: every link carries the bytes once."""
+    """The rank that this one sends to in a chain from the source: every link carries the bytes once."""
     after = (rank + 1) % world_size
     return [] if after == source else [after]

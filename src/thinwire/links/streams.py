@@ -1,6 +1,6 @@
-"""Collectives made of point-to-point messages, where the backend's own take bad ways through Ethernet.
+"""Collectives made of point-to-point messages, where gloo's own use Ethernet badly.
 
-For CPU tensors on gloo, whose collectives know no links. NCCL chooses its own ways. Runs on a thread of the door's.
+For CPU tensors only: NCCL knows the links. These functions run on a thread of the door's.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from thinwire.links.routes import CHUNK_BYTES, SMALL_BYTES, chain_heirs
 
-# A message's; who waits for it looks at the door's own limit. (gloo's would end every connection of the group.)
+# A message's own time limit. The door's limit counts instead: gloo's would end every connection of the group.
 UNLIMITED = timedelta(days=7)
 # Ranks are those in the group; None is all.
 Group = dist.ProcessGroup | None
@@ -50,7 +50,7 @@ def chain(data: Tensor, source: int, *, group: Group, tag: int) -> None:
 
 
 def relay(data: Tensor, source: int | None, heirs: Sequence[int], *, chunk_bytes: int, group: Group, tag: int) -> None:
-    """Bytes from the source, each chunk handed on to all heirs as soon as it is here; without a source, our own."""
+    """Bytes from the source, each chunk handed on to all heirs as soon as it is here. No source: this rank's bytes."""
     chunks = data.split(chunk_bytes)
     incoming = [
         None if source is None else dist.irecv(chunk, group_src=source, group=group, tag=tag) for chunk in chunks

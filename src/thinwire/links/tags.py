@@ -1,8 +1,8 @@
-"""Numbers that tell messages apart which are under way between the same two ranks at a time.
+"""Tags: numbers by which gloo keeps messages apart that are under way between the same two ranks at the same time.
 
-A name has a block of them, the same on all ranks: the first to use it takes the next free block, and writes that to the
-store. Within a block numbers come round again, and one that is still in use between the same two ranks is refused:
-never two at a time.
+Each name has a block of tags, the same on all ranks: the first rank to use the name takes the next free block and
+writes that to the store. Within a block tags are used again and again; one that is still in use between the same two
+ranks is refused.
 """
 
 import threading
@@ -10,16 +10,16 @@ from collections.abc import Sequence
 
 import torch.distributed as dist
 
-# Of a name, one after the other; and all of them together, which is what gloo's tags hold.
+# Tags in a block, and blocks: together as many as gloo's tags can hold.
 SPAN = 1 << 12
 BLOCKS = 1 << 18
-# A direction and a rank: messages from different ranks may share a tag.
+# A direction and a rank: messages to or from different ranks may share a tag.
 End = tuple[str, int]
 EVERYBODY: End = ("all", -1)
 
 
 class Tags:
-    """Of one group's ranks, all its doors together."""
+    """The tags of one process group: all its doors share them."""
 
     def __init__(self, store: dist.Store) -> None:
         self._store = store
@@ -52,8 +52,8 @@ class Tags:
         with self._lock:
             if name not in self._blocks:
                 proposed = self._store.add("blocks", 1)
-                found = int(self._store.compare_set(f"block {name}", "", str(proposed)))
-                if found >= BLOCKS:
-                    raise RuntimeError(f"{name!r} would be channel number {found}; use fewer than {BLOCKS} channels")
-                self._blocks[name] = found
+                block = int(self._store.compare_set(f"block {name}", "", str(proposed)))
+                if block >= BLOCKS:
+                    raise RuntimeError(f"{name!r} would be channel number {block}; use fewer than {BLOCKS} channels")
+                self._blocks[name] = block
             return self._blocks[name]

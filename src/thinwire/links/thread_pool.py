@@ -1,7 +1,8 @@
-"""Threads for what gives no future of its own: gloo's point-to-point messages. They stay, and are used again.
+"""Threads that wait for gloo's point-to-point messages, which give no future.
 
-Starting one costs as much as a small message takes. There is always one for each piece of work at hand, since pieces
-wait for other ranks, and a queue in front of them could wait in a circle.
+A thread is used again, since to start one takes as long as a small message. The library's pools have a most, and queue
+what is more. Here every piece of work gets a thread at once: pieces wait for other ranks, and behind a queue two ranks
+could wait for each other for ever.
 """
 
 import threading
@@ -10,7 +11,7 @@ from queue import SimpleQueue
 
 
 class ThreadPool:
-    """As many threads as there was ever work at a time."""
+    """As many threads as there have ever been pieces of work at the same time."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -29,7 +30,7 @@ class ThreadPool:
         self._work.put(work)
 
     def close(self, patience_s: float) -> None:
-        """Let go those that are idle or soon will be; one that hangs on a lost rank is left behind."""
+        """End the threads that are idle or soon will be. One that hangs on a lost rank is left behind."""
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads:

@@ -1,4 +1,4 @@
-"""Something on its way: what an operation of the door returns."""
+"""What an operation of the door returns: bytes under way, and their result once they are here."""
 
 import threading
 import time
@@ -12,9 +12,9 @@ from thinwire.links.heartbeat import Heartbeat, Waiting
 
 T = TypeVar("T")
 
-# How often a waiting rank looks around.
+# How often a waiting rank looks whether somebody is lost.
 LOOK_S = 0.1
-# Of what gloo and NCCL say when the other end is gone; all else is our own mistake and is raised as it is.
+# Words in what gloo and NCCL say when the other end is gone. Any other error is a mistake here and is raised as it is.
 BROKEN = ("onnection", "ocket", "imed out", "imeout", "roken pipe", "emote", "ncclSystemError")
 
 
@@ -28,7 +28,7 @@ class Transfer(Generic[T]):
         self._heartbeat = heartbeat
         self.waiting = waiting
         self._finish = finish
-        self._entry = entry  # of the event_log, if one is kept
+        self._entry = entry  # in the event log, if there is one
         self._posted_s = time.perf_counter()
         self.seconds = 0.0  # from posting to completion, once it has ended
         self._ended = threading.Event()
@@ -37,11 +37,11 @@ class Transfer(Generic[T]):
         self._pass_on: Callable[[T], None] | None = None
         self._error: BaseException | None = None
         leaving.transfers.begins()
-        # On CUDA: what the caller's stream must be told to wait for.
+        # On CUDA: what the caller's stream has to wait for.
         self.streamed: list[Any] = []
 
     def wait(self, *, behind: bool = False) -> T:
-        """`behind` where a thread waits behind the computation's back: that is no time lost."""
+        """The result. `behind` where a thread waits while this rank computes: that time does not count as exposed."""
         begun = None if self._entry is None else Moment.now()
         start = time.perf_counter()
         try:

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from thinwire.later import offered
+from thinwire.minibatch.inclusion import vip
 from thinwire.minibatch.loader import Loader
 from thinwire.minibatch.methods import METHODS, POLICIES, Salient
 from thinwire.minibatch.topology import Topology
-from thinwire.minibatch.vip import vip
 
 if TYPE_CHECKING:
     from thinwire.minibatch.inference import exact, sampled

@@ -28,8 +28,8 @@ def fill(ids: Array, x: Tensor, starts: Array, door: Door) -> Cache:
     asked = door.gather(torch.from_numpy(wanted.astype(np.int64)), channel=CHANNEL)[:, door.rank].tolist()
     rows = torch.from_numpy((ids - starts[owners]).astype(np.int32)).to(device)
     parts = [part.contiguous() for part in rows.split(wanted.tolist())]
-    told = door.all_to_all(parts, [4 * count for count in asked], channel=CHANNEL).wait()
-    answers = [x[part.clone().view(torch.int32).long()].contiguous() for part in told]
+    received = door.all_to_all(parts, [4 * count for count in asked], channel=CHANNEL).wait()
+    answers = [x[part.clone().view(torch.int32).long()].contiguous() for part in received]
     row_bytes = x.shape[1] * x.element_size()
     got = door.all_to_all(answers, [int(count) * row_bytes for count in wanted], channel=CHANNEL).wait()
     filled = torch.empty(len(ids), x.shape[1], dtype=x.dtype, device=device)

@@ -58,8 +58,8 @@ class Pipeline:
         answered: deque[_Underway] = deque()
         following = next(batches, None)
         if following is not None:
-            told = self._door.gather(torch.tensor(following.wanted_from), channel=f"{self._channel}.sizes")
-            self._asked = told[:, self._door.rank].tolist()
+            wanted = self._door.gather(torch.tensor(following.wanted_from), channel=f"{self._channel}.sizes")
+            self._asked = wanted[:, self._door.rank].tolist()
         while following is not None or asked or answered:
             if asked:
                 answered.append(self._answer(asked.popleft()))
@@ -91,13 +91,13 @@ class Pipeline:
     def _answer(self, batch: _Underway) -> _Underway:
         assert batch.ids is not None
         self._door.step = batch.number
-        told = [part.clone().view(torch.int32) for part in batch.ids.wait()]
+        received = [part.clone().view(torch.int32) for part in batch.ids.wait()]
         batch.ids = None
-        self._asked = [int(part[:HEADER].cpu().view(torch.int64)) for part in told]
-        seeds = [seed_from(self._seed, batch.number, self._door.rank, peer) for peer in range(len(told))]
-        asked = sum(len(part) - HEADER for part in told)
+        self._asked = [int(part[:HEADER].cpu().view(torch.int64)) for part in received]
+        seeds = [seed_from(self._seed, batch.number, self._door.rank, peer) for peer in range(len(received))]
+        asked = sum(len(part) - HEADER for part in received)
         with self._door.books.coding(f"{self._channel}.rows", asked * self._rows.width):
-            sent = [self._rows.pack(self._x, part[HEADER:], seed) for part, seed in zip(told, seeds, strict=True)]
+            sent = [self._rows.pack(self._x, part[HEADER:], seed) for part, seed in zip(received, seeds, strict=True)]
         sizes = [self._rows.nbytes(count) for count in batch.sampled.wanted_from]
         batch.rows = self._door.all_to_all(sent, sizes, channel=f"{self._channel}.rows")
         return batch

@@ -15,10 +15,10 @@ from functools import cached_property
 
 import numpy as np
 
+from thinwire.minibatch.inclusion import vip
 from thinwire.minibatch.kernels import new_sampler
 from thinwire.minibatch.schedule import Schedule
 from thinwire.minibatch.topology import Array, Topology
-from thinwire.minibatch.vip import vip
 
 # Epochs that `simulation` samples: none that a run will see.
 SIMULATED = (-1, -2)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from thinwire.launch import Member
 from thinwire.minibatch.methods import Salient
 from thinwire.training.job import Job
 
@@ -10,8 +9,8 @@ from thinwire.training.job import Job
 PRELOAD = ("thinwire.minibatch.run",)
 
 
-def work(member: Member, job: Job[Salient]) -> dict[str, Any]:
+def work(job: Job[Salient]) -> dict[str, Any]:
     """Train; what came of it, the same on every rank."""
     from thinwire.minibatch.run import train
 
-    return train(member, job)
+    return train(job)

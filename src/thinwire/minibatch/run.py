@@ -10,7 +10,6 @@ from torch import Tensor
 
 from thinwire.codecs import seed_from
 from thinwire.graphs import Manifest, Shard
-from thinwire.launch import Member
 from thinwire.links import Door
 from thinwire.links.books import ChannelBook
 from thinwire.minibatch import cache, inference, layers, predict
@@ -27,9 +26,9 @@ from thinwire.training.own_shard import own_shard
 from thinwire.training.window import WARM, Window
 
 
-def train(member: Member, job: Job[Salient]) -> dict[str, Any]:
+def train(job: Job[Salient]) -> dict[str, Any]:
     """From the shard to the result."""
-    with Door(member.store, limit_s=job.limit_s) as door, own_shard(member, job, door) as (shard, manifest):
+    with Door(limit_s=job.limit_s) as door, own_shard(job, door) as (shard, manifest):
         return Run(job, shard, door, manifest, Topology.read(manifest.folder)).train()
 
 

@@ -44,11 +44,11 @@ def run(case: Case, *, on_progress: Callable[[float, str], None] = lambda share,
     for number, rate in enumerate(rates):
         begun, share = (number + 1) / (len(rates) + 1), 1 / (len(rates) + 1)
 
-        def told(part: float, what: str, begun: float = begun, share: float = share, rate: str = rate) -> None:
+        def on_part(part: float, what: str, begun: float = begun, share: float = share, rate: str = rate) -> None:
             on_progress(begun + part * share, f"{rate}: {what}")
 
         there = replace(case, workload="fullgraph", rate=rate, settings=_without_rates(case.settings))
-        result = harness.run(there, on_progress=told)
+        result = harness.run(there, on_progress=on_part)
         rows += beside(result.rows, predictions[rate], rate)
         failed = failed or result.failed
     return CaseResult(case, rows, failed)

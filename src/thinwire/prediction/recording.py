@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from thinwire.bench import methods
-from thinwire.launch import Member
 from thinwire.links import Door
 from thinwire.links.cost import CostModel
 from thinwire.links.event_log import EventLog, Moment
@@ -37,7 +36,6 @@ class Recording:
 
 
 def record(
-    member: Member,
     names: Sequence[str],
     settings: dict[str, Any],
     seed: int,
@@ -51,7 +49,7 @@ def record(
         for name in names
     }
     first = next(iter(jobs.values()))
-    with Door(member.store, limit_s=limit_s) as door, own_shard(member, first, door) as (shard, manifest):
+    with Door(limit_s=limit_s) as door, own_shard(first, door) as (shard, manifest):
         found = []
         for name, job in jobs.items():
             reset_peak()
@@ -81,16 +79,16 @@ def _recorded(name: str, run: Run, door: Door) -> Recording:
     sent = sum(book.bytes_sent for book in door.books.take().values())
     beside_s = max(0.0, time.process_time() - busy_s - (time.thread_time() - event_log.begun.computed_s))
     own = steadied(script(event_log, ends, by_wall=torch.get_num_threads() > 1, beside_s=beside_s / max(1, sent)))
-    told = door.gather_json(
+    gathered = door.gather_json(
         [own.to_json(), _bytes(own, window.weights), peak_bytes(), run.choosing_s()], channel=CHANNEL
     )
     return Recording(
         name,
-        [Script.from_json(each[0]) for each in told],
+        [Script.from_json(each[0]) for each in gathered],
         window.weights,
-        sum(each[1] for each in told),
-        max(each[2] for each in told),
-        max(each[3] for each in told),
+        sum(each[1] for each in gathered),
+        max(each[2] for each in gathered),
+        max(each[3] for each in gathered),
     )
 
 

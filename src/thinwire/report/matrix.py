@@ -40,13 +40,13 @@ def matrix(runs: Sequence[Run]) -> Section:
 
 def mean_bytes(run: Run) -> dict[tuple[int, int], float]:
     """From rank to rank, over the epochs that tell, without the first where there are others."""
-    told = [epoch for epoch in run.epochs if any(rank.bytes_to for rank in epoch.ranks)]
-    told = [epoch for epoch in told if epoch.number > 0] or told
+    epochs = [epoch for epoch in run.epochs if any(rank.bytes_to for rank in epoch.ranks)]
+    epochs = [epoch for epoch in epochs if epoch.number > 0] or epochs
     total: dict[tuple[int, int], float] = {}
-    for epoch in told:
+    for epoch in epochs:
         for src, rank in enumerate(epoch.ranks):
             for dst, size in rank.bytes_to.items():
-                total[src, dst] = total.get((src, dst), 0.0) + size / len(told)
+                total[src, dst] = total.get((src, dst), 0.0) + size / len(epochs)
     return total
 
 

@@ -89,8 +89,8 @@ def _summary(runs: Sequence[Run]) -> str:
 
 def _notice(run: Run) -> str:
     error = f"<pre>{_text(run.state.error)}</pre>" if run.state.error else ""
-    told = _text(f" {run.state.told}.")
-    return f"<div class='notice {run.state.word}' role='status'><b>{_text(run.label)}</b>{told}{error}</div>"
+    sentence = _text(f" {run.state.sentence}.")
+    return f"<div class='notice {run.state.word}' role='status'><b>{_text(run.label)}</b>{sentence}{error}</div>"
 
 
 def _section(section: Section) -> str:

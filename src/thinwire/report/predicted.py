@@ -86,8 +86,8 @@ def _seconds(runs: Sequence[Run]) -> Chart:
         return Chart("predicted-seconds", "seconds", None, note)
     # Long ones, as a rare pause of the machine is, would flatten the rest.
     usual = [statistics.quantiles([s for _, _, s in rows], n=20)[-1] for _, rows in shown if len(rows) > 1]
-    told = [predicted for _, rows in shown for _, predicted, _ in rows if predicted]
-    top = 1.3 * max([*usual, *told])
+    predictions = [predicted for _, rows in shown for _, predicted, _ in rows if predicted]
+    top = 1.3 * max([*usual, *predictions])
     vertical = seconds_axis("seconds an epoch", top) | {"range": [0, top]}
     return Chart("predicted-seconds", "seconds", _lines(runs, shown, vertical, "s"), note)
 

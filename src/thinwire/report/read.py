@@ -124,9 +124,9 @@ def _prediction(content: Mapping[str, Any]) -> Prediction | None:
     rates = []
     for row in json_values.rows(content.get("rates")):
         speed = json_values.amount(row.get("bits_per_s"))
-        told = {name: json_values.amount(each) for name, each in json_values.table(row.get("epoch_s")).items()}
+        by_method = {name: json_values.amount(each) for name, each in json_values.table(row.get("epoch_s")).items()}
         # The axes that these are drawn on are logarithmic.
-        if speed > 0 and (above := {name: seconds for name, seconds in told.items() if seconds > 0}):
+        if speed > 0 and (above := {name: seconds for name, seconds in by_method.items() if seconds > 0}):
             rates.append(PredictedRate(speed, above))
     if not rows and not rates:
         return None

@@ -116,7 +116,7 @@ class State:
     """How a run ended, or that it has not."""
 
     word: str  # complete, failed or unfinished
-    told: str  # the same in a sentence
+    sentence: str  # the same in a sentence
     error: str = ""
 
 

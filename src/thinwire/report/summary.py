@@ -15,7 +15,7 @@ def summary(run: Run) -> dict[str, Any]:
         "run": run.label,
         "folder": str(run.folder),
         "state": run.state.word,
-        "told": run.state.told,
+        "sentence": run.state.sentence,
         "error": run.state.error,
         "method": run.method,
         "model": json_values.text(run.facts.get("model")),
@@ -67,30 +67,30 @@ def set_up(runs: Sequence[Run]) -> Table:
 
 
 def _facts(run: Run) -> dict[str, str]:
-    told, machine = run.facts, json_values.table(run.facts.get("machine"))
+    facts, machine = run.facts, json_values.table(run.facts.get("machine"))
     found = {
-        "data": json_values.text(told.get("data")),
-        "model": _model(told),
-        "ranks": _shown(told.get("world_size")),
-        "where": _where(json_values.table(told.get("launch"))),
+        "data": json_values.text(facts.get("data")),
+        "model": _model(facts),
+        "ranks": _shown(facts.get("world_size")),
+        "where": _where(json_values.table(facts.get("launch"))),
         "machine": ", ".join(_machine(machine)),
-        "plan": _listed(json_values.table(told.get("plan"))),
-        "optimizer": json_values.text(told.get("optimizer")),
-        "learning rate": _shown(told.get("lr")),
-        "seed": _shown(told.get("seed")),
-        "thinwire": json_values.text(told.get("thinwire")),
+        "plan": _listed(json_values.table(facts.get("plan"))),
+        "optimizer": json_values.text(facts.get("optimizer")),
+        "learning rate": _shown(facts.get("lr")),
+        "seed": _shown(facts.get("seed")),
+        "thinwire": json_values.text(facts.get("thinwire")),
         "folder": str(run.folder),
     }
     return {name: value for name, value in found.items() if value}
 
 
-def _model(told: Mapping[str, Any]) -> str:
-    if not told.get("model"):
+def _model(facts: Mapping[str, Any]) -> str:
+    if not facts.get("model"):
         return ""
-    if ":" in str(told["model"]):  # the user's own
-        return _shown(told["model"])
-    dropout, norm = told.get("dropout"), json_values.text(told.get("norm"))
-    parts = [_shown(told["model"]), f"{_shown(told.get('layers'))} layers of {_shown(told.get('hidden'))}"]
+    if ":" in str(facts["model"]):  # the user's own
+        return _shown(facts["model"])
+    dropout, norm = facts.get("dropout"), json_values.text(facts.get("norm"))
+    parts = [_shown(facts["model"]), f"{_shown(facts.get('layers'))} layers of {_shown(facts.get('hidden'))}"]
     parts += [f"norm {norm}"] if norm else []
     parts += [f"dropout {_shown(dropout)}"] if dropout else []
     return ", ".join(parts)

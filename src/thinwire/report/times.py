@@ -70,10 +70,10 @@ def _times(runs: Sequence[Run]) -> Chart:
             hidden = [each["hidden_s"] for each in means]
             traces.append(_bars(number, "hidden transfer", [rank + 0.36 for rank in ranks], hidden, "var(--hidden)"))
             traces[-1]["width"] = 0.16
-    told = set()
+    in_legend = set()
     for trace in traces:
-        trace["showlegend"] = trace["name"] not in told
-        told.add(trace["name"])
+        trace["showlegend"] = trace["name"] not in in_legend
+        in_legend.add(trace["name"])
     return Chart("times", "", {"data": traces, "layout": layout(**parts, barmode="stack")}, note)
 
 

@@ -65,9 +65,9 @@ def computation(spans: Sequence[Span], seconds: float) -> list[tuple[float, floa
 
 def _epoch(process: int, epoch: Epoch, start_s: float) -> Iterator[Event]:
     seconds = epoch.seconds or 0.0
-    told = {"loss": epoch.loss, "bytes": epoch.bytes, "validation": epoch.val_score, "test": epoch.test_score}
+    values = {"loss": epoch.loss, "bytes": epoch.bytes, "validation": epoch.val_score, "test": epoch.test_score}
     stale = {} if epoch.stale is None else {"stale": epoch.stale}
-    known = {name: value for name, value in told.items() if value is not None}
+    known = {name: value for name, value in values.items() if value is not None}
     yield _slice(process, LANES[EPOCHS], EPOCHS, f"epoch {epoch.number + 1}", start_s, start_s + seconds, known | stale)
     for name in ("loss", "bytes"):
         if name in known:
@@ -81,8 +81,8 @@ def _rank(process: int, rank: int, epoch: Epoch, start_s: float) -> Iterator[Eve
         return
     seconds = times.seconds if times is not None else epoch.seconds or 0.0
     parts = ("compute_s", "codec_s", "exposed_s", "hidden_s")
-    told = {name: getattr(times, name) for name in parts} if times is not None else {}
-    yield _slice(process, LANES[EPOCHS], EPOCHS, f"epoch {epoch.number + 1}", start_s, start_s + seconds, told)
+    arguments = {name: getattr(times, name) for name in parts} if times is not None else {}
+    yield _slice(process, LANES[EPOCHS], EPOCHS, f"epoch {epoch.number + 1}", start_s, start_s + seconds, arguments)
     if not spans:
         return
     for begin, end in computation(spans, seconds):
@@ -111,7 +111,7 @@ def _lanes(run: Run, rank: int) -> dict[str, int]:
     return found
 
 
-def _slice(process: int, track: int, kind: str, name: str, begin_s: float, end_s: float, told: Event) -> Event:
+def _slice(process: int, track: int, kind: str, name: str, begin_s: float, end_s: float, arguments: Event) -> Event:
     return {
         "name": name,
         "cat": kind,
@@ -120,7 +120,7 @@ def _slice(process: int, track: int, kind: str, name: str, begin_s: float, end_s
         "tid": track,
         "ts": begin_s * 1e6,
         "dur": max(end_s - begin_s, 0.0) * 1e6,
-        "args": told,
+        "args": arguments,
     }
 
 

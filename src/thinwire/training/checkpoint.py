@@ -55,7 +55,7 @@ class Offer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class RankFiles:
     """Whose checkpoints: a rank's of a run with so many."""
 
     folder: Path
@@ -87,16 +87,16 @@ class Checkpoint:
     tensors: dict[str, Tensor]
 
 
-def write(place: Place, state: Checkpoint) -> None:
-    place.folder.mkdir(parents=True, exist_ok=True)
-    path = place.tensors(state.point)
+def write(files: RankFiles, state: Checkpoint) -> None:
+    files.folder.mkdir(parents=True, exist_ok=True)
+    path = files.tensors(state.point)
     with artifacts.new_file(path) as file:
         file.write(save({name: tensor.contiguous() for name, tensor in state.tensors.items()}))
     seal = {"format": FORMAT, "version": VERSION, "done": state.point.epochs, "steps": state.point.steps}
     seal |= {"sha256": artifacts.digest(path)}
     artifacts.write_sealed(path.with_suffix(".json"), {**seal, "facts": state.facts})
-    for point in superseded(place.points()):
-        old = place.tensors(point)
+    for point in superseded(files.points()):
+        old = files.tensors(point)
         old.with_suffix(".json").unlink(missing_ok=True)
         old.unlink(missing_ok=True)
 
@@ -107,11 +107,11 @@ def superseded(points: Sequence[Point]) -> list[Point]:
     return [point for point in points[:-KEPT] if point not in ends[-1:]]
 
 
-def read(place: Place, point: Point) -> Checkpoint:
+def read(files: RankFiles, point: Point) -> Checkpoint:
     try:
-        return _read(place, point)
+        return _read(files, point)
     except CheckpointError as error:
-        raise CheckpointError(f"{error}. {_offer(place, point)}") from error
+        raise CheckpointError(f"{error}. {_offer(files, point)}") from error
 
 
 def runs(folder: Path) -> list[int]:
@@ -137,8 +137,8 @@ def choose(offers: Sequence[Offer], wanted: Point | None) -> Offer | None:
     raise CheckpointError(f"no checkpoint after {wanted} that all ranks have; {known}")
 
 
-def _read(place: Place, point: Point) -> Checkpoint:
-    path = place.tensors(point)
+def _read(files: RankFiles, point: Point) -> Checkpoint:
+    path = files.tensors(point)
     try:
         content = artifacts.read_sealed(path.with_suffix(".json"), FORMAT, VERSION)
         if artifacts.digest(path) != content["sha256"]:
@@ -148,10 +148,10 @@ def _read(place: Place, point: Point) -> Checkpoint:
         raise CheckpointError(str(error)) from error
 
 
-def _offer(place: Place, point: Point) -> str:
-    for earlier in reversed([each for each in place.points() if each < point]):
+def _offer(files: RankFiles, point: Point) -> str:
+    for earlier in reversed([each for each in files.points() if each < point]):
         try:
-            _read(place, earlier)
+            _read(files, earlier)
         except CheckpointError:
             continue
         return f"The one before it is whole: --resume-epoch {earlier.typed} goes on from there"

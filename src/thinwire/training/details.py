@@ -1,4 +1,4 @@
-"""Where an epoch's time and bytes went, rank by rank: what a report draws. Told now and then, as it costs a message."""
+"""Where an epoch's time and bytes went, rank by rank: what a report draws. Gathered now and then: messages cost."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,12 +8,12 @@ from thinwire.links.books import ChannelBook
 from thinwire.links.event_log import EventLog
 
 CHANNEL = "details"
-# Epochs whose every transfer and wait is told, for a trace: early ones, when all is warm. Noted from the one before on,
-# since stale epochs wait for what that one has posted.
+# Epochs whose every transfer and wait is noted, for a trace: early ones, when all is warm. The log runs from the
+# one before on, since stale epochs wait for what that one has posted.
 TRACED = (2, 3)
 
 
-def told(
+def gathered(
     door: Door, begun_s: float, seconds: float, books: Mapping[str, ChannelBook], event_log: EventLog | None
 ) -> dict[str, Any]:
     """For the event of the epoch that began then; the same on every rank. `books` were the last to be taken."""

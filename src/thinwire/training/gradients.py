@@ -63,12 +63,12 @@ class GradientSum:
     def _expect_alike(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """A sum over ranks that want different ones would be of no one's."""
         sizes = [len(parameters), sum(each.numel() for each in parameters)]
-        told = self._door.gather(
+        gathered = self._door.gather(
             torch.tensor(sizes, device=parameters[0].device if parameters else None), channel="weights"
         )
-        if bool((told != told[0]).any()):
+        if bool((gathered != gathered[0]).any()):
             counts = ", ".join(
-                f"rank {rank} {count} of {size} values" for rank, (count, size) in enumerate(told.tolist())
+                f"rank {rank} {count} of {size} values" for rank, (count, size) in enumerate(gathered.tolist())
             )
             raise ValueError(f"ranks want gradients of different weights: {counts}; freeze and unfreeze alike on all")
 

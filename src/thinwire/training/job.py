@@ -66,9 +66,9 @@ class Job(Generic[M_co]):
     def identity(self) -> dict[str, Any]:
         """What must be the same for a run to go on: all but where it is kept, how long it lasts and how it is seen."""
         free = ("data", "shards", "epochs", "evaluate_every", "profile", "events", "out", "checkpoint_every", "resume")
-        told = ("check", "checkpoint_steps", "resume_epoch", "limit_s", "launch", "prediction")
+        seen = ("check", "checkpoint_steps", "resume_epoch", "limit_s", "launch", "prediction")
         kept: dict[str, Any] = {"plan": self.method.to_json()}
-        kept |= {name: value for name, value in asdict(self).items() if name not in ("method", *free, *told)}
+        kept |= {name: value for name, value in asdict(self).items() if name not in ("method", *free, *seen)}
         kept["optimizer"] = self.optimizer_name
         if self.decay != "none":  # its pace is a matter of how long the run lasts
             kept["decay"] = f"{self.decay} over {self.epochs} epochs"

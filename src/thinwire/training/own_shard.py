@@ -9,7 +9,6 @@ from typing import Any
 
 from thinwire import graphs
 from thinwire.graphs import Manifest, Shard
-from thinwire.launch import Member
 from thinwire.links import Door
 from thinwire.scratch import scratch_folder
 from thinwire.training.agreement import expect_same_job
@@ -20,38 +19,38 @@ PATIENCE = timedelta(hours=6)
 
 
 @contextmanager
-def own_shard(member: Member, job: Job[Any], door: Door) -> Iterator[tuple[Shard, Manifest]]:
+def own_shard(job: Job[Any], door: Door) -> Iterator[tuple[Shard, Manifest]]:
     """The shard, and what is known of all of them, once all ranks have loaded theirs and agree on what to do."""
     with ExitStack() as stack:
         with door.loading():
-            shard, manifest = _loaded(member, job, stack)
+            shard, manifest = _loaded(job, door, stack)
         expect_same_job(door, shard, job)
         yield shard, manifest
 
 
-def _loaded(member: Member, job: Job[Any], stack: ExitStack) -> tuple[Shard, Manifest]:
-    folder = Path(job.shards) if job.shards else _made_here(member, job, stack)
+def _loaded(job: Job[Any], door: Door, stack: ExitStack) -> tuple[Shard, Manifest]:
+    folder = Path(job.shards) if job.shards else _made_here(job, door, stack)
     manifest = graphs.read_manifest(folder)
-    if manifest.num_parts != member.world_size:
+    if manifest.num_parts != door.world_size:
         raise graphs.GraphError(
-            f"{folder} has {manifest.num_parts} parts, this run {member.world_size} ranks; start as many, or "
+            f"{folder} has {manifest.num_parts} parts, this run {door.world_size} ranks; start as many, or "
             "partition again"
         )
-    return graphs.read_shard(folder, member.rank).to(member.device), manifest
+    return graphs.read_shard(folder, door.rank).to(door.device), manifest
 
 
-def _made_here(member: Member, job: Job[Any], stack: ExitStack) -> Path:
+def _made_here(job: Job[Any], door: Door, stack: ExitStack) -> Path:
     """Each machine makes them for itself: the same graph and seed give the same shards."""
     key = f"shards/{os.environ.get('GROUP_RANK', '0')}"
-    if member.rank_spec.local_rank != 0:
-        member.store.wait([key], PATIENCE)
-        return Path(member.store.get(key).decode())
+    if door.local_rank != 0:
+        door.store.wait([key], PATIENCE)
+        return Path(door.store.get(key).decode())
     folder = Path(job.out) / "shards" if job.out else None
     there = folder is not None and graphs.is_shard_folder(folder)
-    if folder is None or (there and graphs.read_manifest(folder).num_parts != member.world_size):
+    if folder is None or (there and graphs.read_manifest(folder).num_parts != door.world_size):
         folder = stack.enter_context(scratch_folder("shards")) / "shards"
         there = False
     if not there:
-        graphs.prepare(job.data, graphs.Settings(member.world_size, seed=job.seed), folder)
-    member.store.set(key, str(folder))
+        graphs.prepare(job.data, graphs.Settings(door.world_size, seed=job.seed), folder)
+    door.store.set(key, str(folder))
     return folder

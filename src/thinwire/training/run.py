@@ -19,7 +19,7 @@ from thinwire.links import Door
 from thinwire.links.books import ChannelBook
 from thinwire.links.event_log import EventLog
 from thinwire.training import checkpoint, details, machine, optimizers, predictions, score
-from thinwire.training.checkpoint import Checkpoint, Place, Point
+from thinwire.training.checkpoint import Checkpoint, Point, RankFiles
 from thinwire.training.finite import NotFinite, expect_finite_weights
 from thinwire.training.job import Job
 from thinwire.training.saved import load_optimizer, optimizer_tensors, resumed
@@ -125,7 +125,7 @@ class Run(ABC):
             "epochs": job.epochs,
             "machine": machine.facts(),
         }
-        content |= {name: told for name in ("launch", "prediction") if (told := getattr(job, name))}
+        content |= {name: facts for name in ("launch", "prediction") if (facts := getattr(job, name))}
         return {**content, **self.first_plan()}
 
     def write_plan(self, path: Path, content: dict[str, Any]) -> None:
@@ -151,7 +151,7 @@ class Run(ABC):
         row = self._row(epoch, loss, seconds, books) | self.planned()
         if detailed:
             event_log = self.door.books.event_log if epoch in details.TRACED else None
-            row |= details.told(self.door, start, seconds, books, event_log)
+            row |= details.gathered(self.door, start, seconds, books, event_log)
         if epoch == details.TRACED[-1]:
             self.door.books.event_log = None
         if self._is_due(epoch, self.job.evaluate_every):
@@ -172,8 +172,8 @@ class Run(ABC):
         tensors |= {f"optimizer/{name}": value for name, value in optimizer_tensors(self.optimizer).items()}
         tensors |= {f"own/{name}": value for name, value in own_tensors.items()}
         facts = {**self.facts, "losses": self.losses, "scores": self.scores, "plans": self.plans, **own_facts}
-        place = Place(self.job.checkpoints, self.door.rank, self.door.world_size)
-        checkpoint.write(place, Checkpoint(point, facts, tensors))
+        files = RankFiles(self.job.checkpoints, self.door.rank, self.door.world_size)
+        checkpoint.write(files, Checkpoint(point, facts, tensors))
         self.kept = f"the checkpoint after {point} stays"
 
     def resume(self) -> None:
@@ -213,8 +213,8 @@ class Run(ABC):
 
     def finish(self) -> None:
         if self.job.out:
-            told = score.labels(self.evaluate(), several=self.y.ndim == 2)
-            predictions.write(Path(self.job.out) / PREDICTIONS, told, self.shard, self.door)
+            labels = score.labels(self.evaluate(), several=self.y.ndim == 2)
+            predictions.write(Path(self.job.out) / PREDICTIONS, labels, self.shard, self.door)
 
     def result(self) -> dict[str, Any]:
         peak = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
@@ -244,8 +244,8 @@ class Run(ABC):
         }
 
     def sum_over_ranks(self, values: list[float]) -> list[float]:
-        told = torch.tensor(values, dtype=torch.float64)
-        return [float(value) for value in self.door.all_reduce(told, channel="scores").wait()]
+        sums = torch.tensor(values, dtype=torch.float64)
+        return [float(value) for value in self.door.all_reduce(sums, channel="scores").wait()]
 
     def _is_due(self, epoch: int, every: int) -> bool:
         return (epoch + 1) % every == 0 or epoch + 1 == self.job.epochs

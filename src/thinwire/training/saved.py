@@ -7,7 +7,7 @@ from torch import Tensor
 
 from thinwire.links import Door
 from thinwire.training import checkpoint
-from thinwire.training.checkpoint import Checkpoint, CheckpointError, Offer, Place, Point
+from thinwire.training.checkpoint import Checkpoint, CheckpointError, Offer, Point, RankFiles
 from thinwire.training.job import Job
 
 
@@ -16,23 +16,23 @@ def resumed(job: Job[Any], door: Door, facts: dict[str, Any]) -> Checkpoint | No
 
     Of a run with another number of ranks it is rank 0's, for all, if that is the later one.
     """
-    own = Place(job.checkpoints, door.rank, door.world_size)
+    own = RankFiles(job.checkpoints, door.rank, door.world_size)
     own.sweep()
     offers = checkpoint.common(_everybodys(door, [Offer(point, door.world_size) for point in own.points()]))
     for size in checkpoint.runs(job.checkpoints):
         if size != door.world_size:  # whose steps are others
-            points = Place(job.checkpoints, 0, size).points()
+            points = RankFiles(job.checkpoints, 0, size).points()
             offers += [Offer(point, size) for point in points if not point.steps]
     chosen = checkpoint.choose(offers, Point.parse(job.resume_epoch) if job.resume_epoch else None)
-    told = _everybodys(door, [chosen] if chosen else [])
-    if any(each != told[0] for each in told):
+    chosen_by_all = _everybodys(door, [chosen] if chosen else [])
+    if any(each != chosen_by_all[0] for each in chosen_by_all):
         raise CheckpointError(
             "ranks see different checkpoints of a run with another number of ranks; copy rank 0's to every machine"
         )
     if chosen is None:
         return None
     here = chosen.world_size == door.world_size
-    state = checkpoint.read(own if here else Place(job.checkpoints, 0, chosen.world_size), chosen.point)
+    state = checkpoint.read(own if here else RankFiles(job.checkpoints, 0, chosen.world_size), chosen.point)
     expect_same_run(state.facts, facts)
     return state
 

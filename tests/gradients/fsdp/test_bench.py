@@ -12,7 +12,6 @@ from tests.gradients.fsdp import work
 from thinwire import launch
 from thinwire.bench import fsdp as workload
 from thinwire.bench.case import Case, load_case
-from thinwire.launch import Member
 from thinwire.links import Door
 
 PRELOAD = (*work.PRELOAD, "transformers.models.llama.modeling_llama")
@@ -21,8 +20,8 @@ EXAMPLE = ROOT / "examples" / "own_fsdp.py"
 OURS = "uniform:8 --parameters uniform:4"
 
 
-def rows(member: Member, case: Case) -> dict[str, Any]:
-    with Door(member.store) as door:
+def rows(case: Case) -> dict[str, Any]:
+    with Door() as door:
         task = workload.prepare(door, case, Path())
         lines = {}
         for method in case.methods:

@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from tests.gradients.fsdp import work
 from thinwire import launch
 from thinwire.gradients import fsdp
-from thinwire.launch import Member, RankFailed
+from thinwire.launch import RankFailed
 from thinwire.links import Door
 
 PRELOAD = work.PRELOAD
@@ -44,13 +45,13 @@ def distance(model: Any) -> float:
     return work.most([(used[name], exact[name]) for name in exact])
 
 
-def counted(member: Member) -> dict[str, dict[str, int]]:
-    with Door(member.store) as door:
+def counted() -> dict[str, dict[str, int]]:
+    with Door() as door:
         model = fsdp.compress(work.sharded(reshard_after_forward=True), "none", door, parameters="uniform:8")
         found = {}
-        trained(model, member.rank, 1)
+        trained(model, door.rank, 1)
         found["first step"] = parameter_bytes(door)
-        trained(model, member.rank, 1)
+        trained(model, door.rank, 1)
         found["a step"] = parameter_bytes(door)
         model.eval()
         with torch.inference_mode():
@@ -60,12 +61,12 @@ def counted(member: Member) -> dict[str, dict[str, int]]:
             model(work.batch(0, 1))
         model.train()
         model.set_requires_gradient_sync(False)  # type: ignore[operator]
-        work.loss_of(model, member.rank, 0).backward()
+        work.loss_of(model, door.rank, 0).backward()
         model.set_requires_gradient_sync(True)  # type: ignore[operator]
-        work.loss_of(model, member.rank, 1).backward()
+        work.loss_of(model, door.rank, 1).backward()
         found["until the next step"] = parameter_bytes(door)
         torch.optim.SGD(model.parameters(), lr=0.1).step()
-        work.loss_of(model, member.rank, 1, "l2")
+        work.loss_of(model, door.rank, 1, "l2")
         found["without unit one"] = parameter_bytes(door)
         return found
 
@@ -82,14 +83,14 @@ def test_weights_are_sent_once_a_change() -> None:
             assert found["a step"][name] < 4 * 800 / 3.5 + 4 * 20 + 9
 
 
-def close(member: Member, bits: int) -> dict[str, float]:
+def close(bits: int) -> dict[str, float]:
     found = {}
-    with Door(member.store) as door:
+    with Door() as door:
         model = fsdp.compress(work.sharded(), "none", door, parameters=f"uniform:{bits}")
         found["at first"] = distance(model)
-        trained(model, member.rank, 5)
+        trained(model, door.rank, 5)
         found["after 5"] = distance(model)
-        trained(model, member.rank, 60, first=5)
+        trained(model, door.rank, 60, first=5)
         found["after 65"] = distance(model)
         for _ in range(8):  # nothing moves any more, but every gather brings what is held nearer
             with torch.no_grad():
@@ -113,7 +114,7 @@ def test_what_others_hold_stays_close_to_the_exact_weights(bits: int) -> None:
         assert found["at rest"] < 1e-6
 
 
-def beside_plain(member: Member) -> dict[str, tuple[float, float]]:
+def beside_plain() -> dict[str, tuple[float, float]]:
     """Losses after some steps, plain and with parameters in 8 bits, by setting."""
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     found = {}
@@ -130,8 +131,8 @@ def beside_plain(member: Member) -> dict[str, tuple[float, float]]:
                 fsdp.compress(model, "none", parameters=bits)
             if name == "checkpointed":
                 model.one = checkpoint_wrapper(model.one)  # type: ignore[assignment]
-            trained(model, member.rank, 12)
-            own = work.loss_of(model, member.rank, 99)
+            trained(model, dist.get_rank(), 12)
+            own = work.loss_of(model, dist.get_rank(), 99)
             model.reshard()  # type: ignore[operator]
             assert all(each.dtype == torch.float32 for each in model.parameters())
             losses.append(float(own.detach()))
@@ -145,13 +146,13 @@ def test_training_goes_as_with_plain_fsdp() -> None:
             assert ours == pytest.approx(plain, rel=0.03), name
 
 
-def alone(member: Member) -> None:
-    with Door(member.store) as door:
+def alone() -> None:
+    with Door() as door:
         model: Any = fsdp.compress(work.sharded(), "none", door, parameters="uniform:8")
         with torch.no_grad():
             model(work.batch(0, 0))
             for turn in range(3):
-                if member.rank == 0 or turn == 2:
+                if door.rank == 0 or turn == 2:
                     model.one.weight.mul_(2.0)
                 if turn != 1:
                     model.one.unshard()

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from tests.gradients.fsdp import work
 from thinwire import launch
 from thinwire.gradients import fsdp
-from thinwire.launch import Member
 from thinwire.links import Door
 
 PRELOAD = work.PRELOAD
@@ -15,18 +15,18 @@ PRELOAD = work.PRELOAD
 STEPS = 10
 
 
-def place_of(member: Member, kind: str) -> int:
+def place_of(kind: str) -> int:
     """Whose data a rank has: ranks of a tensor-parallel group have the same."""
-    return member.rank // 2 if kind == "tp" else member.rank
+    return dist.get_rank() // 2 if kind == "tp" else dist.get_rank()
 
 
-def on_meshes(member: Member) -> dict[tuple[str, str, str], tuple[float, float, float, list[str]]]:
+def on_meshes() -> dict[tuple[str, str, str], tuple[float, float, float, list[str]]]:
     """By mesh, slow dimension and codec: the distance to plain FSDP2 of what came, of that plus what is owed, and with
     a divide factor; and the channels."""
     found = {}
-    with Door(member.store) as door:
+    with Door() as door:
         for kind, slow in (("hsdp", "replicate"), ("hsdp", "shard"), ("tp", "shard")):
-            place, mesh = place_of(member, kind), work.mesh_of(kind)
+            place, mesh = place_of(kind), work.mesh_of(kind)
             plain, plain_none = work.summed(work.sharded(kind, mesh=mesh), place, STEPS, work.in_turn)
             for codec in ("none", "topk:0.05"):
                 model = work.sharded(kind, mesh=mesh)
@@ -64,7 +64,7 @@ def test_hsdp_and_tensor_parallelism_give_plain_gradients_in_the_end() -> None:
             assert not channels, "two ranks of four: not through the door of all"
 
 
-def put_off(member: Member) -> float:
+def put_off() -> float:
     """Gradients of three batches, replicas summed in the last: the distance to plain HSDP."""
     found = []
     for codec in ("", "none"):
@@ -73,7 +73,7 @@ def put_off(member: Member) -> float:
             fsdp.compress(model, codec)
         for step in range(3):
             model.set_requires_all_reduce(step == 2)
-            work.loss_of(model, member.rank, step).backward()
+            work.loss_of(model, dist.get_rank(), step).backward()
         found.append(work.gradients_of(model))
     return work.most([(found[1][name], found[0][name]) for name in found[0]])  # type: ignore[misc]
 
@@ -82,7 +82,7 @@ def test_replicas_may_be_summed_later() -> None:
     assert max(launch.run(put_off, workers=4)) < 1e-6
 
 
-def refused(member: Member) -> None:
+def refused() -> None:
     flat, hsdp = work.sharded(), work.sharded("flat")
     for model, more, match in (
         (flat, {"slow": "replicate"}, "has no replicas"),

@@ -5,26 +5,26 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from tests.gradients.fsdp import work
 from thinwire import launch
 from thinwire.gradients import fsdp
 from thinwire.gradients.fsdp.ops import factor_of
-from thinwire.launch import Member
 from thinwire.links import Door
 
 PRELOAD = work.PRELOAD
 
 
-def conserved(member: Member, codecs: list[str], steps: int) -> dict[str, tuple[float, float]]:
+def conserved(codecs: list[str], steps: int) -> dict[str, tuple[float, float]]:
     """By codec: how far what came plus what is owed is from what plain FSDP2 gave, and what came alone."""
     found = {}
-    plain, plain_none = work.summed(work.sharded(), member.rank, steps, work.in_turn)
-    with Door(member.store) as door:
+    plain, plain_none = work.summed(work.sharded(), dist.get_rank(), steps, work.in_turn)
+    with Door() as door:
         for codec in codecs:
             model = fsdp.compress(work.sharded(), codec, door)
-            came, none = work.summed(model, member.rank, steps, work.in_turn)
+            came, none = work.summed(model, door.rank, steps, work.in_turn)
             assert none == plain_none
             state = fsdp.compression_of(model).state_dict()
             both = work.most([(came[name] + work.owed(state, name), plain[name]) for name in plain])
@@ -39,17 +39,17 @@ def test_what_came_and_what_is_owed_make_the_gradient_whatever_branches_are_used
             assert (alone < 1e-5) == (codec == "none"), codec  # it does lose something
 
 
-def learnt(member: Member, codecs: list[str]) -> dict[str, tuple[float, float]]:
+def learnt(codecs: list[str]) -> dict[str, tuple[float, float]]:
     """The loss before and after some steps."""
     found = {}
-    with Door(member.store) as door:
+    with Door() as door:
         for codec in codecs:
             model = fsdp.compress(work.sharded(), codec, door)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
             losses = []
             for step in range(15):
                 optimizer.zero_grad()
-                loss = work.loss_of(model, member.rank, step)
+                loss = work.loss_of(model, door.rank, step)
                 loss.backward()
                 optimizer.step()
                 losses.append(float(loss.detach()))
@@ -63,7 +63,7 @@ def test_a_model_learns_by_every_codec() -> None:
             assert last < first / 2, codec
 
 
-def by_factor(member: Member) -> list[tuple[float | None, bool, float, float]]:
+def by_factor() -> list[tuple[float | None, bool, float, float]]:
     """The distance to plain FSDP2's gradient: exact, and by 8 bits."""
     found = []
     for factor in (None, 2.0, 3.0, 0.25):
@@ -78,7 +78,7 @@ def by_factor(member: Member) -> list[tuple[float | None, bool, float, float]]:
                         unit.set_gradient_divide_factor(factor)  # type: ignore[operator]
                     # gloo has no PREMUL_SUM: there plain FSDP2 must divide by itself.
                     unit.set_force_sum_reduction_for_comms(force or not codec)  # type: ignore[operator]
-                grads.append(work.summed(model, member.rank, 1, work.everything)[0])
+                grads.append(work.summed(model, dist.get_rank(), 1, work.everything)[0])
             plain, exact, rough = grads
             off = [work.most([(each[name], plain[name]) for name in plain]) for each in (exact, rough)]
             found.append((factor, force, off[0], off[1]))
@@ -109,17 +109,17 @@ class Scaler:
         return self.scale
 
 
-def scaled(member: Member) -> bool:
+def scaled() -> bool:
     """Are gradients and memory the same, bit for bit, under a scale that changes?"""
     found: list[Any] = []
-    with Door(member.store) as door:
+    with Door() as door:
         for scales in ((1.0, 1.0, 1.0, 1.0), (1024.0, 1024.0, 2.0, 65536.0)):
             scaler = Scaler()
             model = fsdp.compress(work.sharded(), "topk:0.1", door, scaler=scaler)
             own = []
             for step, scaler.scale in enumerate(scales):
                 model.zero_grad()
-                (work.loss_of(model, member.rank, step) * scaler.scale).backward()
+                (work.loss_of(model, door.rank, step) * scaler.scale).backward()
                 own += [each / scaler.scale for each in work.gradients_of(model).values() if each is not None]
             state = fsdp.compression_of(model).state_dict()
             found.append([*own, *(work.local(state[key]) for key in state)])
@@ -130,19 +130,19 @@ def test_memory_does_not_know_the_loss_scale() -> None:
     assert launch.run(scaled, workers=2) == [True, True]
 
 
-def poisoned(member: Member) -> tuple[bool, list[str], bool, bool, int, int]:
+def poisoned() -> tuple[bool, list[str], bool, bool, int, int]:
     """What an infinite gradient in one unit of one rank does."""
-    with Door(member.store) as door:
+    with Door() as door:
         model = work.sharded()
         fsdp.compress(model, "topk:0.05", door)
         compression = fsdp.compression_of(model)
-        work.summed(model, member.rank, 2, work.everything)
+        work.summed(model, door.rank, 2, work.everything)
         before = compression.state_dict()
         model.zero_grad()
-        loss = work.loss_of(model, member.rank, 2)
+        loss = work.loss_of(model, door.rank, 2)
         handle = None
         model.first.unshard()  # type: ignore[operator]
-        if member.rank == 1:  # the last unit in backward: others have been sent by then
+        if door.rank == 1:  # the last unit in backward: others have been sent by then
             handle = model.first.weight.register_hook(lambda grad: grad.fill_(torch.inf))
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -153,7 +153,7 @@ def poisoned(member: Member) -> tuple[bool, list[str], bool, bool, int, int]:
         bad = [name for name, each in grads.items() if each is not None and not each.isfinite().all()]
         after = compression.state_dict()
         same = all(torch.equal(work.local(before[key]), work.local(after[key])) for key in before if "/" in key)
-        total, _ = work.summed(model, member.rank, 1, work.everything)
+        total, _ = work.summed(model, door.rank, 1, work.everything)
         fine = all(bool(each.isfinite().all()) for each in total.values())
         return bool(bad), sorted({name.split(".")[0] for name in bad}), same, fine, compression.skipped, len(said)
 

@@ -10,7 +10,6 @@ from torch.distributed import checkpoint
 from tests.gradients.fsdp import work
 from thinwire import launch
 from thinwire.gradients import fsdp
-from thinwire.launch import Member
 from thinwire.links import Door
 
 PRELOAD = work.PRELOAD
@@ -23,9 +22,9 @@ def whole(state: dict[str, Any]) -> dict[str, Any]:
     return {key: each / ranks if key.startswith("owed") else each for key, each in found.items()}
 
 
-def passed_on(member: Member, kind: str, source: str, target: str) -> dict[str, Any]:
+def passed_on(kind: str, source: str, target: str) -> dict[str, Any]:
     """Load, say what there is, train some steps, save."""
-    with Door(member.store) as door:
+    with Door() as door:
         model: Any = work.sharded(kind)
         hsdp = kind == "hsdp"
         fsdp.compress(model, "topk:0.05", door, parameters=None if hsdp else "uniform:4")
@@ -40,7 +39,7 @@ def passed_on(member: Member, kind: str, source: str, target: str) -> dict[str, 
             found["loaded"] = whole(compression.state_dict())
         for step in range(4):
             optimizer.zero_grad()
-            work.loss_of(model, member.rank, step, work.in_turn(step)).backward()
+            work.loss_of(model, door.rank, step, work.in_turn(step)).backward()
             optimizer.step()
         if source:
             # What comes in a step and what is owed after it, beside the true mean and what was owed before it.

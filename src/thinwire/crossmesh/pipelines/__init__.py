@@ -6,10 +6,10 @@ loss = pipe.step(x, y)
 """
 
 from thinwire.crossmesh.pipelines.edges import Edge, StageRanks
-from thinwire.crossmesh.pipelines.profile import profile
+from thinwire.crossmesh.pipelines.profiling import profile
 from thinwire.crossmesh.pipelines.run import Pipeline
 from thinwire.crossmesh.pipelines.schedule import Schedule
-from thinwire.crossmesh.pipelines.simulate import Costs, simulate
+from thinwire.crossmesh.pipelines.simulator import Costs, simulate
 from thinwire.crossmesh.pipelines.warm_up import warm_up_under
 
 __all__ = ["Costs", "Edge", "Pipeline", "Schedule", "StageRanks", "profile", "simulate", "warm_up_under"]

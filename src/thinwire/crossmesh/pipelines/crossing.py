@@ -14,7 +14,7 @@ from thinwire.crossmesh.layout import Layout
 from thinwire.crossmesh.network import Network
 from thinwire.crossmesh.pipelines.edges import MESSAGE_BYTES, Edge, Kind, StageRanks
 from thinwire.crossmesh.pipelines.outbox import Handle
-from thinwire.crossmesh.plan import plan
+from thinwire.crossmesh.planning import plan
 from thinwire.crossmesh.run import Single, start_all
 from thinwire.links import Door
 

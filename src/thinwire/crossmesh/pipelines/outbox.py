@@ -31,7 +31,7 @@ class Outbox:
         self._thread: threading.Thread | None = None
 
     def put(self, start: Callable[[], Handle], ended: Ended | None = None) -> None:
-        """`start` posts a send, on the outbox's thread; `ended` is told when it was posted and when it was over."""
+        """`start` posts a send, on the outbox's thread; `ended` gets when it was posted and when it was over."""
         self._raise()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="thinwire-outbox", daemon=True)

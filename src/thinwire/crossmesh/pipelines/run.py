@@ -110,7 +110,7 @@ class Pipeline:
         return [*self._incoming, *self._outgoing]
 
     def kind(self, edge: Edge, microbatch: int = 0) -> Kind:
-        """What crosses there, once a step has told."""
+        """What crosses there, once a step has shown it."""
         if (edge, microbatch) not in self._kinds:
             raise ValueError(f"{edge}: not yet known here; run a step first, and ask for one of own_edges")
         return self._kinds[edge, microbatch]
@@ -157,7 +157,7 @@ class Pipeline:
         return total if self._work.loss is not None else None
 
     def relearn(self) -> None:
-        """Before a batch of another size, on all ranks: shapes are told anew."""
+        """Before a batch of another size, on all ranks: shapes are sent anew."""
         self._kinds.clear()
         self._announced = dict.fromkeys(self._incoming, 0)
 
@@ -224,7 +224,7 @@ class Pipeline:
         for receive in posts:
             kind = self._kinds.get((receive.edge, receive.microbatch))
             if kind is None:
-                continue  # on the first step: what comes is only told when it comes
+                continue  # on the first step: what comes is only known when it comes
             crossing = self._crossings[receive.edge]
             if receive.forward:
                 self._arriving[receive] = crossing.forward(kind, None)

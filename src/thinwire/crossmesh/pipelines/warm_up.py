@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thinwire.crossmesh.pipelines.schedule import Schedule, deep, shallow, split, warmed_up
-from thinwire.crossmesh.pipelines.simulate import Costs, simulate
+from thinwire.crossmesh.pipelines.simulator import Costs, simulate
 from thinwire.crossmesh.pipelines.timeline import Timeline
 
 

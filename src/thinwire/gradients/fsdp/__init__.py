@@ -1,6 +1,6 @@
 """Compression in FSDP2: its reduce-scatter, its all-gather, and the all-reduce between its replicas.
 
-fsdp.compress(fully_sharded_model, "uniform:8", links, parameters="uniform:4")
+fsdp.compress(fully_sharded_model, "uniform:8", door, parameters="uniform:4")
 """
 
 from thinwire.gradients.fsdp.attach import compress

@@ -14,7 +14,7 @@ from thinwire.gradients.fsdp.replicas import CompressedReplicas
 from thinwire.gradients.fsdp.scatter import CompressedReduceScatter
 from thinwire.gradients.fsdp.units import Unit, units_of
 from thinwire.gradients.hook import LossScaler
-from thinwire.gradients.wrap import NAME
+from thinwire.gradients.wrapping import NAME
 from thinwire.links import Door
 from thinwire.links.exchange import LIMIT_S
 
@@ -24,7 +24,7 @@ REPLICATE, SHARD = "replicate", "shard"
 def compress(
     model: nn.Module,
     codec: str,
-    links: Door | None = None,
+    door: Door | None = None,
     *,
     parameters: str | None = None,
     slow: str | None = None,
@@ -51,7 +51,7 @@ def compress(
             f"compress: parameters are gathered along {SHARD!r}, and {REPLICATE!r} is the slow dimension; give "
             f"parameters=None, or slow={SHARD!r} where shards are on several hosts"
         )
-    doors = _Doors(links)
+    doors = _Doors(door)
     slow_group = _slow_group(units[0], replicas)
     beside = {tuple(dist.get_process_group_ranks(group)): group for unit in units for group in unit.beside(slow_group)}
     passes = Passes(list(beside.values()), units[0].device, doors.count_step)
@@ -86,15 +86,15 @@ def compress(
 class _Doors:
     """A door for each group of ranks: the user's where it has just these, else one of our own."""
 
-    def __init__(self, links: Door | None) -> None:
-        self._links = links
-        self._by_ranks: dict[tuple[int, ...], Door] = {} if links is None else {links.ranks: links}
+    def __init__(self, door: Door | None) -> None:
+        self._users = door
+        self._by_ranks: dict[tuple[int, ...], Door] = {} if door is None else {door.ranks: door}
         self.opened: list[Door] = []
 
     def over(self, group: dist.ProcessGroup) -> Door:
         ranks = tuple(dist.get_process_group_ranks(group))
         if ranks not in self._by_ranks:
-            limit_s = LIMIT_S if self._links is None else self._links.heartbeat.limit_s
+            limit_s = LIMIT_S if self._users is None else self._users.heartbeat.limit_s
             self._by_ranks[ranks] = Door(group=group, limit_s=limit_s)
             self.opened.append(self._by_ranks[ranks])
         return self._by_ranks[ranks]

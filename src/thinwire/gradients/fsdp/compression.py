@@ -18,7 +18,7 @@ from thinwire.gradients.fsdp.passes import Passes
 from thinwire.gradients.fsdp.replicas import CompressedReplicas
 from thinwire.gradients.fsdp.scatter import CompressedReduceScatter
 from thinwire.gradients.fsdp.units import Unit
-from thinwire.gradients.wrap import NAME
+from thinwire.gradients.wrapping import NAME
 from thinwire.links import Door
 
 # Keys of a state: `owed/NAME` and `held/NAME` for each parameter, and these.

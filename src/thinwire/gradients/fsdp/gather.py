@@ -63,7 +63,7 @@ class DifferencesGathered(AllGather):
             )
         stream = None if input_tensor.device.type == "cpu" else torch.accelerator.current_stream(input_tensor.device)
         if stream is not None and self._after is not None:
-            stream.wait_event(self._after)  # FSDP gathers on one stream in forward, on another when told to
+            stream.wait_event(self._after)  # FSDP gathers on one stream in forward, on another where asked to
         self._gather(output_tensor, input_tensor)
         self._after = None if stream is None else stream.record_event()
         return None

@@ -27,7 +27,7 @@ class Passes:
 
     def __init__(self, beside: Sequence[dist.ProcessGroup], device: torch.device, done: Callable[[], None]) -> None:
         self._beside, self._device, self._done = beside, device, done
-        self._under_way = OUTSIDE  # the number of autograd's pass
+        self._under_route = OUTSIDE  # the number of autograd's pass
         self._pending: list[Pending] = []
         self._fine = True
         self.skipped = 0
@@ -35,9 +35,9 @@ class Passes:
     def take(self, pending: Pending, *, fine: bool) -> None:
         """A unit has been reduced."""
         current = torch._C._current_graph_task_id()
-        if current != self._under_way:
+        if current != self._under_route:
             self._drop()  # a pass that an error ended has left it
-            self._under_way = current
+            self._under_route = current
             if current != OUTSIDE:
                 Variable._execution_engine.queue_callback(self._over)
         self._pending.append(pending)
@@ -58,14 +58,14 @@ class Passes:
                 stacklevel=2,
             )
         self._drop()
-        self._under_way = OUTSIDE
+        self._under_route = OUTSIDE
         self._done()
 
     def _agreed(self) -> bool:
         for group in self._beside:
-            told = torch.tensor([float(self._fine)], device=self._device)
-            dist.all_reduce(told, dist.ReduceOp.MIN, group=group)
-            self._fine = bool(told.item())
+            fine_everywhere = torch.tensor([float(self._fine)], device=self._device)
+            dist.all_reduce(fine_everywhere, dist.ReduceOp.MIN, group=group)
+            self._fine = bool(fine_everywhere.item())
         return self._fine
 
     def _drop(self) -> None:

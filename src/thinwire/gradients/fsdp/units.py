@@ -71,7 +71,7 @@ class Unit:
         return self._group.gradient_divide_factor is not None
 
     def divisors(self) -> tuple[float, float]:
-        """What FSDP itself divides by before and after it reduces, where it does: for float16, or if told to."""
+        """What FSDP itself divides by before and after it reduces, where it does: for float16, or where asked to."""
         policy = self._group.mp_policy
         dtype = policy.reduce_dtype or policy.param_dtype or self._group.fsdp_params[0].sharded_param.dtype
         before, after, _, _ = _get_gradient_divide_factors(

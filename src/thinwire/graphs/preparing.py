@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from thinwire.graphs.folder import check_out, write_shards
-from thinwire.graphs.load import load
+from thinwire.graphs.loading import load
 from thinwire.graphs.partition import Settings, assign, read_assignment
 from thinwire.graphs.report import PartRow, report
 from thinwire.graphs.shard import Shard, split

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from thinwire.gradients import hook
 from thinwire.gradients.costs import READY
 from thinwire.gradients.hook import Hook, LossScaler
-from thinwire.gradients.plan import Plan
+from thinwire.gradients.planning import Plan
 from thinwire.gradients.progress import WINDOW
 from thinwire.links import Door
 from thinwire.links.agreement import Fact, expect_same
@@ -27,7 +27,7 @@ NAME = "thinwire"
 def wrap(
     model: nn.Module,
     plan: Plan,
-    links: Door | None = None,
+    door: Door | None = None,
     *,
     scaler: LossScaler | None = None,
     state: Mapping[str, Tensor] | None = None,
@@ -38,7 +38,7 @@ def wrap(
 
     `scaler` is the GradScaler in use, if any. `state` is what `hook_of(model).state_dict()` gave.
     `progress_every` so many steps lossy codecs are measured, on a sample; 0: never. Other options are
-    DistributedDataParallel's, `process_group` and `device_mesh` among them: `links` is a door over the same ranks then,
+    DistributedDataParallel's, `process_group` and `device_mesh` among them: `door` is one over the same ranks then,
     and profile and plan are that group's. Its first pass is sent uncompressed: DDP learns the order of gradients in it.
     """
     for name in ("bucket_cap_mb", "bucket_cap_mb_list", "static_graph"):
@@ -57,9 +57,9 @@ def wrap(
         )
     group = _group_of(options)
     ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
-    if links is not None and links.ranks != ranks:
+    if door is not None and door.ranks != ranks:
         raise ValueError(
-            f"wrap: the door reaches ranks {_listed(links.ranks)}, gradients are averaged over ranks {_listed(ranks)}; "
+            f"wrap: the door reaches ranks {_listed(door.ranks)}, gradients are averaged over ranks {_listed(ranks)}; "
             "give Door(group=...) and process_group the same group, and profile through that door"
         )
     plan.check({name: each.numel() for name, each in model.named_parameters() if each.requires_grad}, len(ranks))
@@ -67,7 +67,7 @@ def wrap(
         raise ValueError("wrap: parameters of several dtypes never share a bucket; give the model one, model.float()")
     if any(isinstance(each, DTensor) for each in model.parameters()):
         raise ValueError("wrap: a parameter is a DTensor; FSDP2 and its like send their gradients themselves")
-    door = links if links is not None else Door(group=group)
+    door = door or Door(group=group)
     _expect_same_plan(door, plan)
     names = {id(each): name for name, each in model.named_parameters()}
     state_of_hook = Hook(plan, door, names, scaler=scaler, state=state, progress_every=progress_every)
@@ -113,7 +113,7 @@ def _join_hook(wrapped: DistributedDataParallel, plan: Plan) -> Callable[..., An
     def join_hook(**options: Any) -> Any:
         if plan.order != READY:
             raise ValueError(
-                "join: not with parameters that may get no gradient: a rank that has joined is not told which were "
+                "join: not with parameters that may get no gradient: a rank that has joined does not hear which were "
                 "used. Give all ranks as many batches, or use every parameter in every step and profile it so"
             )
         if not options.get("divide_by_initial_world_size", True):

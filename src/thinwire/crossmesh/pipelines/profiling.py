@@ -10,7 +10,7 @@ from thinwire.crossmesh.pipelines.crossing import Crossing
 from thinwire.crossmesh.pipelines.edges import Kind
 from thinwire.crossmesh.pipelines.run import Pipeline
 from thinwire.crossmesh.pipelines.schedule import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT
-from thinwire.crossmesh.pipelines.simulate import Costs, StageCost, WireCost
+from thinwire.crossmesh.pipelines.simulator import Costs, StageCost, WireCost
 from thinwire.links import Door
 
 CHANNEL = "pipeline profile"
@@ -28,8 +28,10 @@ def profile(pipes: Sequence[Pipeline], door: Door, *, hosts: Sequence[int] = ())
     spans = [span for pipe in pipes for span in pipe.spans if not span.wire]
     own = [[span.end_s - span.start_s for span in spans if span.kind == kind] for kind in KINDS]
     facts = [first.stage, first.activation_bytes, *(statistics.median(each) if each else 0.0 for each in own)]
-    told = door.gather(torch.tensor(facts, dtype=torch.float64), channel=CHANNEL).tolist()
-    stages = [_stage_cost([row[1:] for row in told if row[0] == stage]) for stage in range(first.schedule.num_stages)]
+    gathered = door.gather(torch.tensor(facts, dtype=torch.float64), channel=CHANNEL).tolist()
+    stages = [
+        _stage_cost([row[1:] for row in gathered if row[0] == stage]) for stage in range(first.schedule.num_stages)
+    ]
     wires = []
     for edge in first.edges:
         kind = first.kind(edge) if edge in first.own_edges else None
@@ -64,5 +66,5 @@ def _probed(crossing: Crossing, kind: Kind | None, door: Door, *, forward: bool)
                 x = torch.zeros(shape, dtype=kind.dtype, device=crossing.device)
             (crossing.forward if forward else crossing.backward)(kind, x).wait()
         taken.append(time.perf_counter() - begun_s)
-    told = door.gather(torch.tensor([statistics.median(taken)], dtype=torch.float64), channel=CHANNEL)
-    return max(float(told[rank]) for rank in receiver.ranks)
+    gathered = door.gather(torch.tensor([statistics.median(taken)], dtype=torch.float64), channel=CHANNEL)
+    return max(float(gathered[rank]) for rank in receiver.ranks)

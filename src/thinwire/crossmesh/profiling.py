@@ -29,7 +29,7 @@ def default_door() -> Door:
     if _door is None:
         store = dist.PrefixStore(NAME, _get_default_store())
         # What an earlier one left in the store, its goodbyes above all, is not this one's.
-        _door = Door(store, name=f"{NAME} {_opened}")
+        _door = Door(name=f"{NAME} {_opened}")
         _opened += 1
         store.set(f"host/{dist.get_rank()}", host_name())
     return _door
@@ -70,8 +70,8 @@ def profile(door: Door) -> Network:
     """Hosts, and measured rates between them: one rank of each speaks for it. Every rank of the door calls this."""
     size = 256
     name = host_name().encode()[:size].ljust(size)
-    told = door.gather(torch.frombuffer(bytearray(name), dtype=torch.uint8), channel=CHANNEL)
-    numbers = hosts_of({rank: bytes(row.tolist()).decode() for rank, row in enumerate(told)})
+    gathered = door.gather(torch.frombuffer(bytearray(name), dtype=torch.uint8), channel=CHANNEL)
+    numbers = hosts_of({rank: bytes(row.tolist()).decode() for rank, row in enumerate(gathered)})
     host_of = tuple(numbers[rank] for rank in range(door.world_size))
     speakers = [host_of.index(host) for host in range(max(host_of) + 1)]
     rates = [[USUAL_LOCAL_BYTES_PER_S] * len(speakers) for _ in speakers]
@@ -100,7 +100,7 @@ def _message_s(door: Door, pair: Sequence[int]) -> float:
         if door.rank in pair:
             first = door.rank == pair[0]
             source, heirs = (None, pair[1:]) if first else (pair[0], [])
-            burst = door.relay(data, source, heirs, channel=CHANNEL, key="burst", turn=number, chunk_bytes=64)
+            burst = door.relay(data, source, heirs, channel=CHANNEL, key="burst", repeat=number, chunk_bytes=64)
             burst.wait()
             own = min(own, burst.seconds / BURST)
     return float(door.gather(own, channel=CHANNEL).min())

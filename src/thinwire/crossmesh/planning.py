@@ -1,4 +1,4 @@
-"""Tensors from one mesh to another: who sends which piece to whom, by which way, in which order. Pure.
+"""Tensors from one mesh to another: who sends which piece to whom, by which strategy, in which order. Pure.
 
 Layouts and a network in, a plan out: routes in one order that all ranks keep to, the time predicted, and a bound that
 no plan of these pieces beats. Never touches torch.distributed.
@@ -13,8 +13,8 @@ from typing import Any
 
 from thinwire.codecs import Bucketed, Codec, Uniform
 from thinwire.codecs.spec import parse_codec
-from thinwire.crossmesh.balance import Job, balance, bound_s
-from thinwire.crossmesh.broadcast import ALLGATHER, BROADCAST, WAYS, Branch, Haul
+from thinwire.crossmesh.balance import Shipment, balance, bound_s
+from thinwire.crossmesh.broadcast import ALLGATHER, BROADCAST, STRATEGIES, Branch, Haul
 from thinwire.crossmesh.layout import Layout, Region, region_size
 from thinwire.crossmesh.network import Network
 from thinwire.crossmesh.tasks import STRIDED_BYTES, Reduction, Task, unit_tasks
@@ -30,7 +30,7 @@ SHARES = 4
 # Values that share a range in a codec of so many bits.
 BUCKET = 2048
 # Ties go to what moves fewer bytes inside hosts, then to fewer messages.
-ORDER = (BROADCAST, *(way for way in WAYS if way != BROADCAST))
+ORDER = (BROADCAST, *(name for name in STRATEGIES if name != BROADCAST))
 
 
 @dataclass(frozen=True)
@@ -154,18 +154,19 @@ def plan_all(
     tensors: tuple[TensorSpec, ...], network: Network, strategy: str = AUTO, piece_bytes: int = PIECE_BYTES
 ) -> Plan:
     """For several, balanced together."""
-    if strategy != AUTO and strategy not in WAYS:
-        raise ValueError(f"strategy {strategy!r} is not known; give {', '.join(WAYS)} or {AUTO}")
+    if strategy != AUTO and strategy not in STRATEGIES:
+        raise ValueError(f"strategy {strategy!r} is not known; give {', '.join(STRATEGIES)} or {AUTO}")
     _check_ranks(tensors, network)
-    pieces = {way: _pieces(tensors, piece_bytes, way) for way in (ORDER if strategy == AUTO else (strategy,))}
-    made = {way: _routed(tensors, tasks, network, way) for way, (tasks, _) in pieces.items()}
-    way = min(made, key=lambda each: made[each][1])
-    (tasks, reductions), (routes, nic_s) = pieces[way], made[way]
-    least_s = bound_s(_ideal_jobs(tensors, tasks, network))
+    candidates = ORDER if strategy == AUTO else (strategy,)
+    pieces = {name: _pieces(tensors, piece_bytes, name) for name in candidates}
+    routed = {name: _routed(tensors, tasks, network, name) for name, (tasks, _) in pieces.items()}
+    chosen = min(routed, key=lambda name: routed[name][1])
+    (tasks, reductions), (routes, nic_s) = pieces[chosen], routed[chosen]
+    least_s = bound_s(_ideal_shipments(tensors, tasks, network))
     summing_s = _summing_s(reductions, network)
     return Plan(
         tensors,
-        way,
+        chosen,
         tuple(reductions),
         tuple((task.tensor, task.region, rank) for task in tasks for rank in task.copiers),
         tuple(routes),
@@ -175,9 +176,9 @@ def plan_all(
     )
 
 
-def _pieces(tensors: Sequence[TensorSpec], piece_bytes: int, way: str) -> tuple[list[Task], list[Reduction]]:
+def _pieces(tensors: Sequence[TensorSpec], piece_bytes: int, strategy: str) -> tuple[list[Task], list[Reduction]]:
     """All tensors' tasks. An all-gather cuts each piece again, for the ranks of a host: it gets larger ones."""
-    strided_bytes = STRIDED_BYTES * (SHARES if way == ALLGATHER else 1)
+    strided_bytes = STRIDED_BYTES * (SHARES if strategy == ALLGATHER else 1)
     tasks: list[Task] = []
     reductions: list[Reduction] = []
     for index, spec in enumerate(tensors):
@@ -195,9 +196,9 @@ def _check_ranks(tensors: Sequence[TensorSpec], network: Network) -> None:
                 raise ValueError(f"{spec.name}: rank {rank} is in a mesh, the network has {len(network.host_of)} ranks")
 
 
-def _ideal_jobs(tensors: Sequence[TensorSpec], tasks: Sequence[Task], network: Network) -> list[Job]:
+def _ideal_shipments(tensors: Sequence[TensorSpec], tasks: Sequence[Task], network: Network) -> list[Shipment]:
     """Each piece once into every host that lacks it, at the best rate that leads there; nothing else costs."""
-    jobs = []
+    shipments = []
     for task in tasks:
         have = sorted({network.host_of[rank] for rank in task.senders})
         need = sorted({network.host_of[rank] for rank in task.receivers} - set(have))
@@ -207,8 +208,8 @@ def _ideal_jobs(tensors: Sequence[TensorSpec], tasks: Sequence[Task], network: N
             best = [max(network.rate(src, dst) for src in range(network.num_hosts) if src != dst) for dst in need]
             fastest = max(best)
             seconds = tuple((host, size / max(fastest, *(network.rate(host, dst) for dst in need))) for host in have)
-            jobs.append(Job(seconds, tuple(need)))
-    return jobs
+            shipments.append(Shipment(seconds, tuple(need)))
+    return shipments
 
 
 @dataclass(frozen=True)
@@ -222,9 +223,9 @@ class _Move:
 
 
 def _routed(
-    tensors: Sequence[TensorSpec], tasks: Sequence[Task], network: Network, way: str
+    tensors: Sequence[TensorSpec], tasks: Sequence[Task], network: Network, strategy: str
 ) -> tuple[list[Route], float]:
-    """Routes by this way, and when the last is predicted to end."""
+    """Routes by this strategy, and when the last is predicted to end."""
     sending = {network.host_of[rank] for task in tasks for rank in task.senders}
     moves: list[_Move] = []
     inside: list[Route] = []
@@ -246,18 +247,22 @@ def _routed(
         order = sorted(lines, key=lambda host: (host in sending, -min(network.bytes_per_s[host]), host))
         turned = {host: _turned(lines[host], number) for host in order}
         # A coded piece goes whole: every route of it then carries the same bytes, and what receivers have is one thing.
-        made = WAYS[BROADCAST if spec.codec and way == ALLGATHER else way](task.region, turned) if turned else ()
+        made = (
+            STRATEGIES[BROADCAST if spec.codec and strategy == ALLGATHER else strategy](task.region, turned)
+            if turned
+            else ()
+        )
         for haul in made:
             size = sum(spec.wire_bytes(branch.region) for branch in haul.branches)
             moves.append(_Move(task, haul, size, senders))
-    jobs = [
-        Job(
+    shipments = [
+        Shipment(
             tuple((host, move.haul.seconds(move.size_bytes, host, network)) for host in move.senders),
             move.haul.hosts,
         )
         for move in moves
     ]
-    order_ = balance(jobs)
+    order_ = balance(shipments)
     routes: list[Route] = list(inside)
     used: defaultdict[int, int] = defaultdict(int)
     for index in order_.order:

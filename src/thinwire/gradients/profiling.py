@@ -31,7 +31,7 @@ def profile(
     model: nn.Module,
     batch: Any,
     loss_fn: LossFunction,
-    links: Door,
+    door: Door,
     *,
     codecs: Sequence[str] = AUTO,
     optimizer: torch.optim.Optimizer | None = None,
@@ -50,10 +50,10 @@ def profile(
     if not names:
         raise ValueError("profile: the model has no parameter that is trained")
     device = next(iter(model.parameters())).device
-    transfers, post_s = _wires(links, device)
+    transfers, post_s = _wires(door, device)
 
     def one_pass(on_ready: Callable[[int], None] = lambda number: None) -> _Pass:
-        return _pass(model, batch, loss_fn, optimizer, names, links, on_ready)
+        return _pass(model, batch, loss_fn, optimizer, names, door, on_ready)
 
     def stretch() -> list[_Pass]:
         return [one_pass() for _ in range(steps + 1)][1:]
@@ -62,30 +62,30 @@ def profile(
     with _left_alone(model, optimizer):
         passes = stretch()
         beside = contention.measure(
-            links,
+            door,
             lambda on_ready: one_pass(on_ready).backward_s,
-            min(int(each) for each in columns.means(links, [[len(one.ready_s)] for one in passes])),
-            columns.medians(links, [[each.backward_s] for each in passes])[0],
+            min(int(each) for each in columns.means(door, [[len(one.ready_s)] for one in passes])),
+            columns.medians(door, [[each.backward_s] for each in passes])[0],
             transfers[ALL_GATHER],
             device,
         )
         passes += stretch()
         own = [each.numel() for each in model.parameters() if each.requires_grad and each.numel()][::-1]
-        share = _share(links, passes)
-        costs = {spec: codec_cost(spec, own or [1], share, links, device) for spec in specs}
+        share = _share(door, passes)
+        costs = {spec: codec_cost(spec, own or [1], share, door, device) for spec in specs}
         passes += stretch()
-    whole_s, rest_s = columns.medians(links, [[each.backward_s, each.rest_s] for each in passes])
-    order, ready = _order(links, passes, list(names.values()), find_unused_parameters)
+    whole_s, rest_s = columns.medians(door, [[each.backward_s, each.rest_s] for each in passes])
+    order, ready = _order(door, passes, list(names.values()), find_unused_parameters)
     sizes = {name: each.numel() for name, each in model.named_parameters()}
     # Where ranks share cores a pass stands still here and there, elsewhere each time: a median of each increment would
     # leave that out. So shares are of the mean, and the whole is the usual pass.
-    shares = columns.means(links, [_increments(each, ready) for each in passes])
-    told = [share * whole_s / max(sum(shares), 1e-12) for share in shares]
+    shares = columns.means(door, [_increments(each, ready) for each in passes])
+    times = [share * whole_s / max(sum(shares), 1e-12) for share in shares]
     return Profile(
-        world_size=links.world_size,
+        world_size=door.world_size,
         order=order,
-        tensors=tuple(TensorTimes(name, sizes[name], taken) for name, taken in zip(ready, told, strict=True)),
-        rest_s=rest_s + _buffers_s(model, links) + _skew_s(links, passes),
+        tensors=tuple(TensorTimes(name, sizes[name], taken) for name, taken in zip(ready, times, strict=True)),
+        rest_s=rest_s + _buffers_s(model, door) + _skew_s(door, passes),
         codecs=costs,
         transfers=transfers,
         post_s=share * post_s,
@@ -100,10 +100,10 @@ def _order(door: Door, passes: Sequence["_Pass"], defined: Sequence[str], any_un
     """
     complete = not any_unused and all(set(each.ready_s) == set(defined) for each in passes)
     own = [defined.index(name) for name in passes[-1].ready_s] if complete else [-1] * len(defined)
-    told = door.gather(torch.tensor(own), channel="profile").tolist()
-    if any(-1 in each for each in told):
+    gathered = door.gather(torch.tensor(own), channel="profile").tolist()
+    if any(-1 in places for places in gathered):
         return DEFINED, list(defined)[::-1]
-    return READY, [defined[place] for place in told[0]]
+    return READY, [defined[place] for place in gathered[0]]
 
 
 class _Pass:
@@ -160,8 +160,8 @@ def _share(door: Door, passes: Sequence["_Pass"]) -> float:
 def _skew_s(door: Door, passes: Sequence["_Pass"]) -> float:
     """How much later than the usual rank the last one is: all wait for it. Ranks that share cores take turns."""
     own = torch.tensor([each.backward_s + each.rest_s for each in passes], dtype=torch.float64)
-    told = door.gather(own, channel="profile")
-    return float((told.max(dim=0).values - told.mean(dim=0)).median())
+    gathered = door.gather(own, channel="profile")
+    return float((gathered.max(dim=0).values - gathered.mean(dim=0)).median())
 
 
 def _buffers_s(model: nn.Module, door: Door) -> float:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from thinwire import artifacts
 from thinwire.gradients.algorithms import ALL_REDUCE, AUTO, LEAST_GAIN, MILDEST_FIRST, NONE, algorithm
-from thinwire.gradients.costs import READY, Profile, ways_of
+from thinwire.gradients.costs import READY, Profile, routes_of
 from thinwire.gradients.cupcake import equal_counts, fuse, layer_wise, one_group
-from thinwire.gradients.timeline import Timeline, Way, replay
+from thinwire.gradients.timeline import Route, Timeline, replay
 
 FORMAT, VERSION = "thinwire-gradients-plan", 1
 CUPCAKE, LAYER_WISE, ONE_GROUP, EQUAL = "cupcake", "layer-wise", "one", "equal"
@@ -84,8 +84,8 @@ class Plan:
         for word in ("format", "version", "checksum"):
             content.pop(word)
         groups = tuple(PlannedGroup(**row | {"names": tuple(row["names"])}) for row in content.pop("groups"))
-        told = content.pop("predicted")
-        predicted = Prediction(**told | {"groups": tuple(told["groups"])}) if told else None
+        saved = content.pop("predicted")
+        predicted = Prediction(**saved | {"groups": tuple(saved["groups"])}) if saved else None
         return Plan(groups=groups, predicted=predicted, **content)
 
 
@@ -99,7 +99,7 @@ def plan(
     warm_up_steps: int = 0,
     seed: int = 0,
 ) -> Plan:
-    """The best way to group and send what the profile has measured; or one of the usual ways, to compare with.
+    """The best grouping and routes for what the profile has measured; or one of the usual ones, to compare with.
 
     `codec` is one of `algorithms`, several with commas between, or auto, which sends more coarsely only where a step is
     predicted to gain by it at least LEAST_GAIN. `fusion` is cupcake (optimal), layer-wise, one, or equal:GROUPS.
@@ -131,18 +131,18 @@ def _plan(
     warm_up_steps: int,
     seed: int,
 ) -> Plan:
-    ways = ways_of(profile, specs, feedback=feedback)
+    routes = routes_of(profile, specs, feedback=feedback)
     names = [each.name for each in profile.tensors]
     backward_s = [each.backward_s for each in profile.tensors]
     if fusion == CUPCAKE:
-        ends, chosen, gap_s = _best(backward_s, [way for _, _, way in ways])
+        ends, chosen, gap_s = _best(backward_s, [route for _, _, route in routes])
     else:
         ends, gap_s = _fixed(fusion, len(names)), 0.0
-        chosen = _best_uniform(backward_s, [way for _, _, way in ways], ends)
-    timeline = replay(backward_s, [way for _, _, way in ways], ends, chosen, predict=True)
+        chosen = _best_uniform(backward_s, [route for _, _, route in routes], ends)
+    timeline = replay(backward_s, [route for _, _, route in routes], ends, chosen, predict=True)
     groups = []
-    for (begin, end), way in zip(pairwise([0, *ends]), chosen, strict=True):
-        spec, primitive, costs = ways[way]
+    for (begin, end), route in zip(pairwise([0, *ends]), chosen, strict=True):
+        spec, primitive, costs = routes[route]
         groups.append(PlannedGroup(tuple(names[begin:end]), spec, primitive, math.ceil(sum(costs.nbytes[begin:end]))))
     return Plan(
         world_size=profile.world_size,
@@ -166,18 +166,18 @@ def _all_by(plan: Plan, spec: str) -> Plan:
     return replace(plan, groups=tuple(replace(group, codec=spec, primitive=ALL_REDUCE) for group in plan.groups))
 
 
-def _best(backward_s: Sequence[float], ways: Sequence[Way]) -> tuple[tuple[int, ...], tuple[int, ...], float]:
+def _best(backward_s: Sequence[float], routes: Sequence[Route]) -> tuple[tuple[int, ...], tuple[int, ...], float]:
     """Cupcake's plan, and how far from the best of its model it is at most.
 
     The prediction also counts what messages and backward take from each other, which the model that is solved exactly
     does not. Where one of the usual plans is predicted to be faster, it is taken.
     """
-    found = fuse(backward_s, ways)
+    found = fuse(backward_s, routes)
     count = len(backward_s)
     usual = dict.fromkeys(_fixed(fusion, count) for fusion in USUAL)
-    options = [(found.ends, found.chosen), *((ends, _best_uniform(backward_s, ways, ends)) for ends in usual)]
-    ends, chosen = min(options, key=lambda each: replay(backward_s, ways, *each, predict=True).seconds)
-    beyond_s = replay(backward_s, ways, ends, chosen).seconds - replay(backward_s, ways, *options[0]).seconds
+    options = [(found.ends, found.chosen), *((ends, _best_uniform(backward_s, routes, ends)) for ends in usual)]
+    ends, chosen = min(options, key=lambda each: replay(backward_s, routes, *each, predict=True).seconds)
+    beyond_s = replay(backward_s, routes, ends, chosen).seconds - replay(backward_s, routes, *options[0]).seconds
     return ends, chosen, found.gap_s + max(0.0, beyond_s)
 
 
@@ -187,12 +187,12 @@ def predict(profile: Profile, plan: Plan) -> Prediction:
     by_name = {each.name: each for each in profile.tensors}
     tensors = tuple(by_name[name] for group in plan.groups for name in group.names)
     specs = tuple(dict.fromkeys(group.codec for group in plan.groups))
-    ways = ways_of(replace(profile, tensors=tensors), specs, feedback=plan.feedback)
-    numbers = {(spec, primitive): number for number, (spec, primitive, _) in enumerate(ways)}
+    routes = routes_of(replace(profile, tensors=tensors), specs, feedback=plan.feedback)
+    numbers = {(spec, primitive): number for number, (spec, primitive, _) in enumerate(routes)}
     ends = list(accumulate(len(group.names) for group in plan.groups))
     chosen = [numbers[group.codec, group.primitive] for group in plan.groups]
     backward_s = [each.backward_s for each in tensors]
-    return _predicted(profile, replay(backward_s, [way for _, _, way in ways], ends, chosen, predict=True), 0.0)
+    return _predicted(profile, replay(backward_s, [route for _, _, route in routes], ends, chosen, predict=True), 0.0)
 
 
 def ddp_ends(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -218,26 +218,28 @@ def _fixed(fusion: str, count: int) -> tuple[int, ...]:
     raise ValueError(f"fusion is {fusion!r}; give {CUPCAKE}, {LAYER_WISE}, {ONE_GROUP} or {EQUAL}:GROUPS")
 
 
-def _best_uniform(backward_s: Sequence[float], ways: Sequence[Way], ends: Sequence[int]) -> tuple[int, ...]:
-    """One way for all groups."""
-    options = [(way,) * len(ends) for way in range(len(ways))]
-    return min(options, key=lambda chosen: replay(backward_s, ways, ends, chosen, predict=True).seconds)
+def _best_uniform(backward_s: Sequence[float], routes: Sequence[Route], ends: Sequence[int]) -> tuple[int, ...]:
+    """One route for all groups."""
+    options = [(route,) * len(ends) for route in range(len(routes))]
+    return min(options, key=lambda chosen: replay(backward_s, routes, ends, chosen, predict=True).seconds)
 
 
 def _alternatives(profile: Profile, specs: Sequence[str], feedback: bool) -> dict[str, float]:
-    """What the usual ways would take."""
+    """What the usual plans would take."""
     found = {}
     sizes = [each.num_values for each in profile.tensors]
     backward_s = [each.backward_s for each in profile.tensors]
     for spec in (NONE, "bfloat16"):
-        [(_, _, way)] = ways_of(profile, (spec,), feedback=feedback)
+        [(_, _, route)] = routes_of(profile, (spec,), feedback=feedback)
         ends = ddp_ends(sizes)
-        found[spec] = profile.rest_s + replay(backward_s, [way], ends, [0] * len(ends), predict=True).seconds
-    ways = [way for spec, _, way in ways_of(profile, specs, feedback=feedback) if algorithm(spec).codec is not None]
-    for fusion in (LAYER_WISE, ONE_GROUP) if ways else ():
+        found[spec] = profile.rest_s + replay(backward_s, [route], ends, [0] * len(ends), predict=True).seconds
+    routes = [
+        route for spec, _, route in routes_of(profile, specs, feedback=feedback) if algorithm(spec).codec is not None
+    ]
+    for fusion in (LAYER_WISE, ONE_GROUP) if routes else ():
         ends = _fixed(fusion, len(sizes))
-        chosen = _best_uniform(backward_s, ways, ends)
-        found[fusion] = profile.rest_s + replay(backward_s, ways, ends, chosen, predict=True).seconds
+        chosen = _best_uniform(backward_s, routes, ends)
+        found[fusion] = profile.rest_s + replay(backward_s, routes, ends, chosen, predict=True).seconds
     return found
 
 
