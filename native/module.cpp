@@ -39,7 +39,7 @@ using DataOut = Array<uint8_t, 1>;
 
 constexpr int64_t GRAIN = 1 << 15;  // values a thread must have to be worth starting
 
-// From 32 MiB of float32 on, few caches still hold the beginning of an output when its end is written.
+// From 32 MiB of float32 on, hardly a cache would still hold the beginning of an output at its end.
 template <bool ADD>
 Put put_for(int64_t values) {
     if (ADD) return Put::add;
@@ -340,7 +340,7 @@ bool encode_randomk_(Values x, int64_t k, float gain, uint64_t seed, DataOut out
     expect_k(k, x.size());
     expect(out.size(), 4 * k, "encode_randomk");
     nb::gil_scoped_release release;
-    // Values that are not sent must be finite too: dropping a NaN would hide it.
+    // Also values that stay at home must be finite: dropping a NaN would hide it.
     if (!std::isfinite(largest_magnitude(x))) return false;
     return encode_randomk(x.data(), x.size(), k, gain, seed, out.data());
 }
