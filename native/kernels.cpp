@@ -26,7 +26,7 @@ bool encode_one(const float* x, int64_t width, int bits, Key key, uint8_t* out) 
         case 8: return encode_row<8>(x, width, key, out);
         case 16: return encode_row<16>(x, width, key, out);
         case 32: return encode_copy<Single>(x, width, out);
-        default: return true;  // 0: the row stays at home
+        default: return true;  // 0: the row is not sent
     }
 }
 
@@ -165,7 +165,7 @@ template <class Least, class Use>
 TW_INLINE void for_magnitudes_from(const float* x, int64_t begin, int64_t end, Least least, Use use) {
     int64_t i = begin;
     for (; i + LANES <= end; i += LANES) {
-        // `use` may raise the least, so each is looked at once more.
+        // `use` may raise the least, so every position is tested again.
         for (uint32_t found = lanes(magnitude(load<Floats>(x + i)) >= least()); found; found &= found - 1) {
             const int64_t at = i + __builtin_ctz(found);
             if (magnitude_at(x, at) >= least() && !use(at)) return;
@@ -208,10 +208,10 @@ void row_variances(const float* x, int64_t begin, int64_t end, int64_t width, co
         float lowest, highest;
         const bool finite = range_of(x + row * width, width, lowest, highest);
         for (int64_t i = 0; i < count; ++i) {
-            float found = 0.0f;  // of float32 itself
-            if (!finite) found = __builtin_nanf("");
-            else if (bits[i] < 32) found = row_variance(x + row * width, width, lowest, highest, (1 << bits[i]) - 1);
-            out[row * count + i] = found;
+            float variance = 0.0f;  // 32 bits: float32 itself, which adds no variance
+            if (!finite) variance = __builtin_nanf("");
+            else if (bits[i] < 32) variance = row_variance(x + row * width, width, lowest, highest, (1 << bits[i]) - 1);
+            out[row * count + i] = variance;
         }
     }
 }

@@ -15,7 +15,7 @@ namespace {
 thread_local int allowed = 1;
 
 // torch's own OpenMP runtime, which it loads for all to see, if it has one. Its workers keep spinning for milliseconds
-// after torch's last operator; threads of ours would fight them for the cores, so we let them do the work instead.
+// after torch's last operator. Other threads would fight them for the cores, so they do the work.
 using RunTeam = void (*)(void (*body)(void*), void* context, unsigned threads, unsigned flags);
 
 RunTeam torch_team() {
@@ -29,7 +29,7 @@ void run_on_fresh_threads(int parts, void (*body)(void*), void* context) {
     try {
         for (int i = 1; i < parts; ++i) threads.emplace_back(body, context);
     } catch (const std::system_error&) {
-        // No more threads to be had: those there are, this one at least, do all parts.
+        // No more threads can be started: those there are, at least this one, do all parts.
     }
     body(context);
     for (auto& thread : threads) thread.join();
@@ -55,7 +55,7 @@ int parallel(int64_t count, int64_t align, int64_t grain, const std::function<vo
     }
     std::vector<std::exception_ptr> failures(parts);
     std::atomic<int> next{0};
-    // Whoever comes takes the next part: a team may turn out smaller than was asked for.
+    // A free worker takes the next part: the team may be smaller than was asked for.
     auto take_parts = [&] {
         const WithSubnormals scope;
         for (int part = next++; part < parts; part = next++) {

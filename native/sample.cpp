@@ -151,7 +151,7 @@ Batch sample(const Topology<Id>& graph, const Held& held, const int64_t* seeds, 
             throw std::invalid_argument("seed " + std::to_string(seeds[i]) + "; vertices are 0 to " +
                                         std::to_string(graph.num_nodes - 1));
         }
-        // Of one given twice each has a row of its own; others that find it find the first.
+        // A vertex given twice has two rows. Whoever looks it up gets the first.
         places.find_or_add((Id)seeds[i], (int32_t)i);
         nodes.push_back(seeds[i]);
     }

@@ -1,5 +1,5 @@
-// Batches sampled ahead of use, in order, by threads of our own: as many as were asked for, blocking while nothing is
-// to be done, never more than `ahead` batches that nobody has fetched.
+// Batches sampled ahead of use, in order, by as many threads as were asked for. They block while there is nothing to do
+// or `ahead` batches wait to be fetched.
 #pragma once
 #include <algorithm>
 #include <condition_variable>
@@ -38,7 +38,7 @@ class Sampler {
         for (auto& thread : threads_) thread.join();
     }
 
-    // More to sample, after what there is.
+    // Add batches to sample, behind those that wait.
     void add(std::vector<Todo> todo) {
         {
             const std::lock_guard lock(mutex_);

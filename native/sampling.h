@@ -6,7 +6,7 @@
 
 namespace thinwire {
 
-// Of the instruction set in use.
+// The kernels of the instruction set in use.
 const Kernels& current_kernels();
 
 void bind_sampling(nanobind::module_& m);

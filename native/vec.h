@@ -107,7 +107,7 @@ TW_INLINE uint32_t lanes(Ints v) { return (uint32_t)_mm256_movemask_ps((__m256)v
 TW_INLINE Longs join(const Codes& c) {
     __m256i low = _mm256_packs_epi32((__m256i)c.part[0], (__m256i)c.part[1]);
     __m256i high = _mm256_packs_epi32((__m256i)c.part[2], (__m256i)c.part[3]);
-    __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // as above
+    __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // puts the pieces back in order
     return (Longs)_mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order);
 }
 

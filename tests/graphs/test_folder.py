@@ -199,7 +199,7 @@ def test_a_manifest_lacks_nothing(folder: Path) -> None:
         ),
         *((f"part 1 .*{key}", lambda given, key=key: given["parts"][1].pop(key)) for key in content["parts"][1]),
         ("'num_parts' is 'two', no int", lambda given: given.update(num_parts="two")),
-        ("4 parts, and 3 told of", lambda given: given.update(num_parts=4)),
+        ("4 parts, and 3 described", lambda given: given.update(num_parts=4)),
     ]
     assert len(lacking) > 20
     for told, change in lacking:

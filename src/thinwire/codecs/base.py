@@ -58,7 +58,7 @@ class Codec(ABC):
         return most == most.max()
 
     def _limit(self) -> str:
-        """Why it can't, and what would work."""
+        """The end of an error's sentence about a refused row: why, and what would work."""
         return "is beyond what float32 holds after scaling; use Identity()"
 
     def encode(self, x: Tensor, *, seed: int = 0, out: Tensor | None = None) -> Tensor:
@@ -141,7 +141,7 @@ def rows_and_width(shape: Shape) -> tuple[int, int]:
     return math.prod(checked[:-1]), checked[-1] if checked else 1
 
 
-# These two run once for each part of a message: the usual shapes come first, and cost no view.
+# These two run for every part of a message, so the usual shapes are tested first and need no view.
 def as_rows(x: Tensor) -> Tensor:
     if x.dim() == 2:
         return x

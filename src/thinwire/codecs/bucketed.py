@@ -1,4 +1,4 @@
-"""Long tensors by a codec of rows: cut into rows of equal width, so that each has a range of its own."""
+"""A codec of rows for long tensors: they are cut into rows of equal width, each with its own range."""
 
 import operator
 
@@ -26,7 +26,7 @@ class Bucketed(Codec):
         return sum(self.codec.nbytes(part) for part in self._shapes(num_values(shape)))
 
     def _encode(self, x: Tensor, seed: int, out: Tensor) -> bool:
-        # The short row has the number 0 in its call, as the first one has: another seed keeps them apart.
+        # The short row is row 0 of its own call, as the first row is of its: so it gets another seed.
         return all(self.codec._encode(rows, seed ^ i, data) for i, (rows, data) in enumerate(self._pairs(x, out)))
 
     def _decode(self, data: Tensor, seed: int, out: Tensor) -> bool:

@@ -31,7 +31,7 @@ class ErrorFeedback(Codec):
     def nbytes(self, shape: Shape) -> int:
         return self.codec.nbytes(shape)
 
-    # The one codec whose encode takes one word more; what the base class checks, the wrapped codec checks too.
+    # Overridden, since it takes a name too. The wrapped codec checks what the base class would.
     def encode(self, x: Tensor, *, name: str = "", seed: int = 0, out: Tensor | None = None) -> Tensor:
         wanted = self._as_float32(x)
         remembered = self._memory.get(name)

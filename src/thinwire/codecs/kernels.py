@@ -60,7 +60,7 @@ class Native(Kernels, Protocol):
 
 _twins_only: ContextVar[bool] = ContextVar("twins_only", default=False)
 
-# Below this many bytes fresh memory is cheap enough as it comes.
+# Smaller buffers gain nothing from huge pages.
 HUGE_PAGES_FROM_BYTES = 8 << 20
 
 

@@ -1,4 +1,4 @@
-"""A bit width for each row, chosen from outside: what AdaQP's plan speaks (arXiv 2306.01381)."""
+"""A bit width for each row, chosen by the caller, as AdaQP does (arXiv 2306.01381)."""
 
 from collections.abc import Sequence
 

@@ -13,11 +13,11 @@ WIDTHS = (1, 2, 4, 8)
 
 
 def variances(x: Tensor, widths: Sequence[int]) -> Tensor:
-    """What rounding adds to each row of x at each of these widths (1 to 16, 32), exactly: float32 [N, C]."""
+    """The variance that rounding adds to each row of x at each of these widths (1 to 16, 32): float32 [N, C], exact."""
     rows = as_rows(x.detach().to(torch.float32).contiguous())
-    found = torch.empty(len(rows), len(widths), dtype=torch.float32, device=x.device)
-    kernels_for(rows).row_variances(rows, torch.tensor(widths, dtype=torch.uint8, device=x.device), found)
-    return found
+    variance_NC = torch.empty(len(rows), len(widths), dtype=torch.float32, device=x.device)
+    kernels_for(rows).row_variances(rows, torch.tensor(widths, dtype=torch.uint8, device=x.device), variance_NC)
+    return variance_NC
 
 
 class Uniform(Codec):

@@ -23,7 +23,7 @@ from thinwire.graphs.shard import NUMBERS, TENSORS, Shard
 MANIFEST = "manifest.json"
 FORMAT = "thinwire shards"
 VERSION = 1
-# What it needs to have, and of what kind.
+# The manifest's keys, and the type of each.
 COUNTS = dict.fromkeys(("num_parts", "num_nodes", "num_edges"), int)
 KEYS = {**COUNTS, "classes": list, "settings": dict, "report": dict, "parts": list}
 SIZES = dict.fromkeys(("num_owned", "num_halo", "num_edges"), int)

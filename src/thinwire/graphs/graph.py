@@ -29,7 +29,7 @@ class Graph:
     edge_weight: Array | None = None  # float [E]
     edge_attr: Array | None = None  # float [E, F]
     classes: tuple[str, ...] = ()
-    source: str = "graph"  # where it came from, for messages
+    source: str = "graph"  # where it came from, for error messages
 
     @property
     def num_nodes(self) -> int:
@@ -62,7 +62,7 @@ class Graph:
 
 
 def check(graph: Graph) -> Graph:
-    """The graph in the types that all else relies on, or a GraphError."""
+    """The graph, checked, in the types that the rest of the code expects. GraphError where it can't be right."""
     _check_shapes(graph)
     _check_ids(graph)
     graph = _normal(graph)
@@ -71,9 +71,9 @@ def check(graph: Graph) -> Graph:
 
 
 def _normal(graph: Graph) -> Graph:
-    """Native byte order, signed ids and labels, float32 or less. Copies only what is otherwise."""
+    """Native byte order, signed ids and labels, float32 or less. Copies only the arrays that are not so."""
     changed: dict[str, Array | None]
-    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and that is found
+    with np.errstate(over="ignore"):  # a value too large for float32 becomes infinite, which the check refuses
         changed = {name: _thin(getattr(graph, name)) for name in ("x", "edge_weight", "edge_attr")}
     changed |= {
         "edge_index": graph.edge_index.astype(_signed(graph.edge_index), copy=False),

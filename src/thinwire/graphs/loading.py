@@ -7,7 +7,7 @@ from thinwire.graphs.graph import Graph, GraphError, check
 
 
 def load(name: str, *, nodes: str | None = None) -> Graph:
-    """`nodes` names the table of nodes that goes with an edge list. Checked: what comes back can be used."""
+    """The graph of this name, checked. `nodes` is the table of nodes that an edge list needs."""
     return check(_read(name, nodes))
 
 

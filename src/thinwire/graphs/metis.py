@@ -31,7 +31,7 @@ def partition(indptr: Array, indices: Array, weights: Array, parts: int, *, obje
         return np.zeros(num_vertices, dtype=np.int32)
     if num_vertices <= parts:
         return np.arange(num_vertices, dtype=np.int32)
-    # A constraint that nobody has any of can't be balanced, and METIS would divide by its sum.
+    # A kind that no vertex has any of can't be balanced: METIS would divide by its sum, 0.
     weights = weights[:, weights.sum(axis=0) > 0]
     try:
         import pymetis._internal as internal
@@ -99,8 +99,8 @@ def _one_constraint(indptr: Array, indices: Array, weights: Array, parts: int, o
     options._set(int(pymetis.OptionKey.OBJTYPE), OBJECTIVES[objective])
     # Recursive bisection, the default for few parts, ignores the volume.
     adjacency = pymetis.CSRAdjacency(indptr, indices)
-    found = pymetis.part_graph(parts, adjacency, vweights=total, recursive=False, options=options)
-    return np.asarray(found.vertex_part, dtype=np.int32)
+    partition = pymetis.part_graph(parts, adjacency, vweights=total, recursive=False, options=options)
+    return np.asarray(partition.vertex_part, dtype=np.int32)
 
 
 def _pointer(array: Array) -> Any:

@@ -13,7 +13,7 @@ from thinwire.graphs.graph import TRAIN, VALIDATION, Array, Graph, GraphError
 
 @dataclass(frozen=True)
 class Settings:
-    """How to partition; goes into the manifest."""
+    """How to partition. The manifest keeps it."""
 
     parts: int
     method: str = "metis"
@@ -36,7 +36,7 @@ def assign(graph: Graph, settings: Settings) -> Array:
 
 
 def read_assignment(path: Path, graph: Graph, parts: int) -> Array:
-    """A user's own: .npy, or text with a line a node."""
+    """A user's own assignment of nodes to parts: .npy, or text with a line a node."""
     try:
         given = read_npy(path) if path.suffix == ".npy" else np.loadtxt(path, dtype=np.int64, ndmin=1)
     except ValueError as error:
@@ -80,10 +80,10 @@ def pairs(graph: Graph) -> tuple[Array, Array]:
     keys = np.empty(graph.num_edges, dtype=np.int64)
     start = 0
     for source, target in graph.edge_chunks():
-        own = keys[start : start + len(source)]
-        np.multiply(np.minimum(source, target), n, out=own, dtype=np.int64)
-        own += np.maximum(source, target)
-        own[source == target] = 0  # as no other pair has: its smaller end would be 0 and its larger too
+        chunk = keys[start : start + len(source)]
+        np.multiply(np.minimum(source, target), n, out=chunk, dtype=np.int64)
+        chunk += np.maximum(source, target)
+        chunk[source == target] = 0  # a loop gets the key 0, which no pair of two nodes has
         start += len(source)
     keys.sort()
     fresh = keys != 0

@@ -17,7 +17,7 @@ from thinwire.graphs.shard import Shard, split
 
 @dataclass
 class Phases:
-    """Seconds of each phase, and which one memory peaked in."""
+    """Seconds of each phase, and the phase in which memory peaked."""
 
     on_phase: Callable[[str], None] = lambda name: None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Phases:
         start = time.perf_counter()
         yield
         self.seconds[name] = time.perf_counter() - start
-        # In kilobytes, and it never falls: the last phase in which it rose has the peak.
+        # The process's peak never falls: the last phase in which it rose has it. (ru_maxrss is in kilobytes.)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if peak > self.peak_bytes:
             self.peak_bytes, self.peak_phase = peak, name
@@ -47,14 +47,13 @@ def prepare(
     hidden: int = 256,
     on_phase: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Any]:
-    """Load, check, partition, write. Nothing is written where anything before it fails."""
+    """Load, check, partition, write. Nothing is written if a step before fails."""
     check_out(folder)
     phases = Phases(on_phase)
     with phases.phase("load"):
         graph = load(data, nodes=nodes)
     with phases.phase("partition"):
-        own = None if assignment is None else read_assignment(assignment, graph, settings.parts)
-        part = assign(graph, settings) if own is None else own
+        part = read_assignment(assignment, graph, settings.parts) if assignment else assign(graph, settings)
     rows: list[PartRow] = []
 
     def seen(shards: Iterator[Shard]) -> Iterator[Shard]:

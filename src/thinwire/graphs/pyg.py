@@ -43,7 +43,7 @@ def names() -> list[str]:
 def load_dataset(name: str) -> Graph:
     family, _, member = name.partition(":")
     if family in MEMBERS and member not in MEMBERS[family]:
-        raise GraphError(f"{name}: give one of {', '.join(f'{family}:{each}' for each in MEMBERS[family])}")
+        raise GraphError(f"{name}: give one of {', '.join(f'{family}:{known}' for known in MEMBERS[family])}")
     root = Path(os.environ.get("THINWIRE_DATA") or CACHE).expanduser() / name.replace(":", "-")
     try:
         data = _ogb(name, root) if name.startswith(OGB) else _dataset(family, member, root)

@@ -11,7 +11,7 @@ from thinwire.graphs.shard import Shard
 
 @dataclass(frozen=True)
 class PartRow:
-    """One part's share."""
+    """What one part has of the graph."""
 
     part: int
     owned: int
@@ -22,8 +22,8 @@ class PartRow:
     cut_edges: int
     train: int
     validation: int
-    other: int  # neither
-    degrees: int  # sum of, in and out
+    other: int  # nodes that are neither
+    degrees: int  # the sum of its nodes' in- and out-degrees
 
     @staticmethod
     def of(shard: Shard) -> "PartRow":
@@ -43,7 +43,9 @@ class PartRow:
 
 
 def report(rows: Sequence[PartRow], *, layers: int, hidden: int) -> dict[str, Any]:
-    """`bytes_per_epoch` of a model so deep and wide: rows forward, gradients back; layer 0 is fetched once for all."""
+    """How good a partition is. `bytes_per_epoch` are those of a model with so many layers of this width: rows forward,
+    gradients back. Layer 0's rows are fetched once and not counted.
+    """
     halo = sum(row.halo for row in rows)
     num_edges = sum(row.edges for row in rows)
     messages = 2 * (layers - 1) * halo

@@ -55,7 +55,7 @@ class Shard:
         return len(self.halo_ids)
 
     def to(self, device: torch.device) -> "Shard":
-        """The same with its tensors there."""
+        """A copy with its tensors on this device."""
         moved = {name: getattr(self, name).to(device) for name in TENSORS if getattr(self, name) is not None}
         return replace(self, **moved)
 
@@ -72,7 +72,7 @@ NUMBERS = tuple(field.name for field in fields(Shard) if field.type is int or fi
 
 @dataclass(frozen=True)
 class Numbering:
-    """Nodes in the order of parts; a part is a range of it."""
+    """New numbers for the nodes, by which each part is a range."""
 
     original: Array  # int64 [N]: the old number of each new one
     new: Array  # int64 [N]: the new number of each old one
@@ -103,7 +103,7 @@ def split(graph: Graph, part: Array, num_parts: int) -> Iterator[Shard]:
         low, high = int(numbers.starts[p]), int(numbers.starts[p + 1])
         sends = [halos[q][cuts[q][p] : cuts[q][p + 1]] - low for q in range(num_parts)]
         seen = numbers.original[np.concatenate((np.arange(low, high), halos[p]))]
-        own = numbers.original[low:high]
+        owned = numbers.original[low:high]
         rows: dict[str, Any] = {
             name: torch.from_numpy(np.ascontiguousarray(values[seen])) for name, values in degrees.items()
         }
@@ -117,13 +117,13 @@ def split(graph: Graph, part: Array, num_parts: int) -> Iterator[Shard]:
             num_central=int(numbers.num_central[p]),
             halo_from=tuple(int(size) for size in np.diff(cuts[p])),
             send_to=tuple(len(rows) for rows in sends),
-            original_ids=torch.from_numpy(own),
+            original_ids=torch.from_numpy(owned),
             halo_ids=torch.from_numpy(halos[p]),
             send_rows=torch.from_numpy(np.concatenate(sends)),
             **rows,
-            x=torch.from_numpy(np.asarray(graph.x[own])),
-            y=torch.from_numpy(np.asarray(graph.y[own])),
-            split=torch.from_numpy(np.asarray(graph.split[own]).astype(np.uint8)),
+            x=torch.from_numpy(np.asarray(graph.x[owned])),
+            y=torch.from_numpy(np.asarray(graph.y[owned])),
+            split=torch.from_numpy(np.asarray(graph.split[owned]).astype(np.uint8)),
             **dict[str, Any](edges.csr(p, halos[p])),
         )
 
@@ -162,7 +162,7 @@ def glue(shards: Sequence[Shard]) -> Graph:
 
 
 class _SortedEdges:
-    """Edges in the new numbering by target, then source; a part's are a range."""
+    """Edges in the new numbering, sorted by target and source: those of a part are a range."""
 
     def __init__(self, graph: Graph, numbers: Numbering) -> None:
         self._graph = graph
@@ -173,7 +173,7 @@ class _SortedEdges:
         for source, target in graph.edge_chunks():
             np.add(numbers.new[target] * self._n, numbers.new[source], out=keys[start : start + len(source)])
             start += len(source)
-        # Only what goes along with edges needs to know where each has gone.
+        # The order is kept only where weights or features have to follow their edges.
         self._order = None
         if graph.edge_weight is not None or graph.edge_attr is not None:
             self._order = np.argsort(keys, kind="stable")
@@ -192,8 +192,8 @@ class _SortedEdges:
 
     def csr(self, part: int, halo: Array) -> dict[str, Tensor]:
         low, high = int(self._starts[part]), int(self._starts[part + 1])
-        own = slice(int(self._cuts[part]), int(self._cuts[part + 1]))
-        rows, sources = np.divmod(self._keys[own], self._n)
+        edges = slice(int(self._cuts[part]), int(self._cuts[part + 1]))
+        rows, sources = np.divmod(self._keys[edges], self._n)
         indptr = np.zeros(high - low + 1, dtype=np.int64)
         np.cumsum(np.bincount(rows - low, minlength=high - low), out=indptr[1:])
         del rows
@@ -205,14 +205,14 @@ class _SortedEdges:
             values = getattr(self._graph, name)
             if values is not None:
                 assert self._order is not None
-                tensors[name] = torch.from_numpy(np.asarray(values[self._order[own]]).astype(np.float32))
+                tensors[name] = torch.from_numpy(np.asarray(values[self._order[edges]]).astype(np.float32))
         return tensors
 
 
 def _degrees(graph: Graph) -> dict[str, Array]:
-    """Of each node in the old numbering."""
+    """Degrees and sums of weights, by the old numbers of nodes."""
     n = graph.num_nodes
-    found: dict[str, Array] = {
+    sums: dict[str, Array] = {
         "in_degree": np.zeros(n, dtype=np.int32),
         "out_degree": np.zeros(n, dtype=np.int32),
         "in_weight": np.zeros(n, dtype=np.float64),
@@ -221,14 +221,14 @@ def _degrees(graph: Graph) -> dict[str, Array]:
     start = 0
     for source, target in graph.edge_chunks():
         weight = None if graph.edge_weight is None else graph.edge_weight[start : start + len(source)]
-        found["in_degree"] += np.bincount(target, minlength=n).astype(np.int32)
-        found["out_degree"] += np.bincount(source, minlength=n).astype(np.int32)
-        found["in_weight"] += np.bincount(target, weights=weight, minlength=n)
+        sums["in_degree"] += np.bincount(target, minlength=n).astype(np.int32)
+        sums["out_degree"] += np.bincount(source, minlength=n).astype(np.int32)
+        sums["in_weight"] += np.bincount(target, weights=weight, minlength=n)
         loops = source == target
         other = None if weight is None else weight[~loops]
         without_loops += np.bincount(target[~loops], weights=other, minlength=n)
         # Of several loops the last one counts, as in PyG's add_remaining_self_loops.
         loop[source[loops]] = 1.0 if weight is None else weight[loops]
         start += len(source)
-    found["looped_weight"] = without_loops + loop
-    return {name: values.astype(np.float32 if "weight" in name else np.int32) for name, values in found.items()}
+    sums["looped_weight"] = without_loops + loop
+    return {name: values.astype(np.float32 if "weight" in name else np.int32) for name, values in sums.items()}

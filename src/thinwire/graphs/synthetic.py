@@ -13,7 +13,7 @@ import numpy as np
 from thinwire.graphs.graph import TEST, TRAIN, VALIDATION, Array, Graph, GraphError
 
 PREFIX = "synthetic"
-# Duplicate edges are dropped; so many more are drawn beforehand.
+# Duplicate edges are dropped, so a few more are drawn than wanted.
 SURPLUS = 1.12
 # For a node of weight 1, the least.
 TICKETS = 4
@@ -77,9 +77,9 @@ def generate(settings: Settings) -> Graph:
     x = np.empty((n, settings.features), dtype=np.float16)
     for start in range(0, n, 1 << 16):
         rows = slice(start, start + (1 << 16))
-        own = class_of[community[rows]]
-        noise = rng.standard_normal((len(own), settings.features), dtype=np.float32)
-        x[shuffled[rows]] = centres[own] + np.float32(settings.noise) * noise
+        classes = class_of[community[rows]]
+        noise = rng.standard_normal((len(classes), settings.features), dtype=np.float32)
+        x[shuffled[rows]] = centres[classes] + np.float32(settings.noise) * noise
     y = np.empty(n, dtype=np.int16)
     y[shuffled] = label
     split = np.full(n, TEST, dtype=np.uint8)

@@ -339,7 +339,7 @@ class Door:
     def _message(self, transfer: Transfer[T], channel: str, post: Callable[[int], Any], kept: Tensor) -> Transfer[T]:
         """Post on the caller's thread, since order counts; wait on another, since gloo gives no future for messages."""
         try:
-            work = post(self._tags.of_messages(self._own(channel)))
+            work = post(self._tags.of_messages(self._of_this_door(channel)))
         except RuntimeError as error:
             transfer.end(error)
             return transfer
@@ -358,7 +358,7 @@ class Door:
     ) -> Transfer[T]:
         """Do this on a thread, with a tag that nothing else under way to or from these ends has."""
         try:
-            tag = self._tags.take(self._own(name), number, ends)
+            tag = self._tags.take(self._of_this_door(name), number, ends)
         except RuntimeError as error:
             transfer.end(error)
             return transfer
@@ -371,7 +371,7 @@ class Door:
         self._thread_pool.do(done)
         return transfer
 
-    def _own(self, name: str) -> str:
+    def _of_this_door(self, name: str) -> str:
         return f"{self._name}/{name}"
 
     def _expect_peer(self, what: str, peer: int) -> None:

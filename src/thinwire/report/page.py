@@ -38,11 +38,11 @@ def write_page(path: Path, runs: Sequence[Run]) -> None:
 def page(runs: Sequence[Run]) -> str:
     sections = [section(runs) for section in SECTIONS]
     figures = {chart.name: chart.figure for each in sections for chart in each.charts if chart.figure is not None}
-    scripts = {"scheme": _own("scheme.js"), "plotly": _plotly(), "draw": _own("draw.js")}
-    return Template(_own("page.html")).substitute(
+    scripts = {"scheme": _text_of("scheme.js"), "plotly": _plotly(), "draw": _text_of("draw.js")}
+    return Template(_text_of("page.html")).substitute(
         title=_text("thinwire: " + ", ".join(run.label for run in runs)),
         policy=" ".join(f"'sha256-{_hash(script)}'" for script in scripts.values()),
-        style=_own("page.css"),
+        style=_text_of("page.css"),
         summary=_summary(runs),
         sections="\n".join(_section(each) for each in sections),
         figures=_json(figures),
@@ -51,7 +51,7 @@ def page(runs: Sequence[Run]) -> str:
     )
 
 
-def _own(name: str) -> str:
+def _text_of(name: str) -> str:
     return files("thinwire.report").joinpath(name).read_text(encoding="utf-8")
 
 

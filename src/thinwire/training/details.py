@@ -17,9 +17,9 @@ def gathered(
     door: Door, begun_s: float, seconds: float, books: Mapping[str, ChannelBook], event_log: EventLog | None
 ) -> dict[str, Any]:
     """For the event of the epoch that began then; the same on every rank. `books` were the last to be taken."""
-    own = _own(seconds, books, door.books.busy_s)
-    own["spans"] = [] if event_log is None else _spans(event_log, begun_s, begun_s + seconds)
-    every = door.gather_json(own, channel=CHANNEL)
+    row = _row(seconds, books, door.books.busy_s)
+    row["spans"] = [] if event_log is None else _spans(event_log, begun_s, begun_s + seconds)
+    every = door.gather_json(row, channel=CHANNEL)
     channels: dict[str, dict[str, int]] = {}
     for rank in every:
         for name, sizes in rank.pop("channels").items():
@@ -31,7 +31,7 @@ def gathered(
     return found | ({"spans": spans} if event_log is not None else {})
 
 
-def _own(seconds: float, books: Mapping[str, ChannelBook], busy_s: float) -> dict[str, Any]:
+def _row(seconds: float, books: Mapping[str, ChannelBook], busy_s: float) -> dict[str, Any]:
     exposed_s, codec_s = (sum(getattr(book, name) for book in books.values()) for name in ("exposed_s", "codec_s"))
     bytes_to: dict[int, int] = {}
     for book in books.values():

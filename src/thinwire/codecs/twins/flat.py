@@ -94,7 +94,7 @@ def mean_magnitude(x: Tensor) -> Tensor:
 
 
 def bucket_norm(x_BK: Tensor) -> Tensor:
-    """L2 norm of each bucket, float32 [B, 1], likewise."""
+    """L2 norm of each bucket, float32 [B, 1], the same for any order of adding; not finite where a value is not."""
     total = torch.zeros(x_BK.shape[0], 1, dtype=torch.float64, device=x_BK.device)
     for run in torch.split(x_BK, RUN, dim=1):
         total = total + _whole_sum(run, run)
@@ -158,9 +158,9 @@ def _buckets(x: Tensor, data: Tensor, bits: int, bucket: int) -> list[tuple[Tens
     """Whole buckets as one matrix, then the short last one: (values, number of the first, where its bytes lie)."""
     whole, rest = divmod(x.numel(), bucket)
     begin = whole * (packed_bytes(bucket, bits) + SCALE_BYTES)
-    found = []
+    buckets = []
     if whole:
-        found.append((x[: whole * bucket].view(whole, bucket), 0, 0, begin))
+        buckets.append((x[: whole * bucket].view(whole, bucket), 0, 0, begin))
     if rest:
-        found.append((x[whole * bucket :].view(1, rest), whole, begin, data.numel()))
-    return found
+        buckets.append((x[whole * bucket :].view(1, rest), whole, begin, data.numel()))
+    return buckets

@@ -106,17 +106,17 @@ def _decode(data: Tensor, bits: int, width: int) -> Tensor:
 
 def _rows_by_width(bits_N: Tensor, width: int) -> list[tuple[int, Tensor, Tensor]]:
     """(bits, row numbers, where each row's bytes lie) for every width in use but 0."""
-    groups = [int(bits) for bits in torch.unique(bits_N) if bits > 0]
+    widths = [int(bits) for bits in torch.unique(bits_N) if bits > 0]
     sizes = torch.zeros_like(bits_N, dtype=torch.int64)
-    for bits in groups:
+    for bits in widths:
         sizes[bits_N == bits] = row_bytes(width, bits)
     begins = sizes.cumsum(0) - sizes
-    found = []
-    for bits in groups:
+    rows_at = []
+    for bits in widths:
         rows = torch.nonzero(bits_N == bits).flatten()
         within = torch.arange(row_bytes(width, bits), device=bits_N.device)
-        found.append((bits, rows, begins[rows, None] + within))
-    return found
+        rows_at.append((bits, rows, begins[rows, None] + within))
+    return rows_at
 
 
 def _bfloat16_down(x: Tensor) -> Tensor:

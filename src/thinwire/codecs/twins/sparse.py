@@ -48,7 +48,7 @@ def decode_topk(data: Tensor, k: int, out: Tensor) -> bool:
 
 
 def add_topk(data: Tensor, k: int, out: Tensor) -> bool:
-    """Likewise; touches no value but those k."""
+    """Add the k values, and touch no other. False, and `out` as it was, where the bytes are not such positions."""
     positions = _read_positions(data, k, out.numel())
     if positions is None:
         return False
@@ -68,7 +68,7 @@ def select_topk(x: Tensor, k: int) -> Tensor:
 def encode_randomk(x: Tensor, k: int, gain: float, seed: int, out: Tensor) -> bool:
     values = x[permuted(k, x.numel(), seed, x.device)] * gain
     out.copy_(to_bytes(values))
-    # Also values that stay at home must be finite: dropping a NaN would hide it.
+    # Values that are not sent must be finite too: dropping a NaN would hide it.
     return bool(torch.isfinite(x).all()) and bool(torch.isfinite(values).all())
 
 
@@ -104,7 +104,7 @@ def permuted(k: int, count: int, seed: int, device: torch.device) -> Tensor:
 
 
 def _read_positions(data: Tensor, k: int, count: int) -> Tensor | None:
-    """None where they are not k, each above the one before and below `count`."""
+    """The k positions; None where they do not ascend or reach `count`."""
     if k == 0:
         return torch.empty(0, dtype=torch.int64, device=data.device)
     low_bits = _low_bits(count, k)

@@ -10,7 +10,7 @@ SUM_LANES = 16
 
 
 def row_variances(x_ND: Tensor, bits_C: Tensor, out_NC: Tensor) -> None:
-    """Of each row at each width. 32 bits add nothing; infinite where a grid is too wide, NaN where a row is."""
+    """The variance of each row at each width: 0 for 32 bits, infinite where a grid is too wide, NaN where a row is."""
     finite = torch.isfinite(x_ND).all(dim=1)
     for column, bits in enumerate(bits_C.tolist()):
         if bits == 32:

@@ -57,7 +57,7 @@ class Compression:
             if unit.trained:
                 state |= _named(OWED, unit, unit.trained, reducer.owed())
         for unit, gather in zip(self._units, self._gathers, strict=bool(self._gathers)):
-            state |= _named(HELD, unit, unit.names, gather.own())
+            state |= _named(HELD, unit, unit.names, gather.as_held())
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -72,17 +72,17 @@ class DifferencesGathered(AllGather):
         """Whatever the others hold, the next gather sends all as it is. For all ranks together."""
         self._held, self._start = None, None
 
-    def own(self) -> Tensor:
-        """Our shard as the others hold it, or will after the first gather."""
+    def as_held(self) -> Tensor:
+        """This rank's shard as the others hold it, or will after the first gather."""
         if self._held is not None:
             return self._own
         if self._start is not None:
             return self._start
         return torch.cat([self._unit.shard(name).float() for name in self._unit.names]).to(self._unit.device)
 
-    def start_with(self, own: Tensor) -> None:
-        """Our shard as the others held it."""
-        self._held, self._start = None, own
+    def start_with(self, held: Tensor) -> None:
+        """Take this for the shard as the others hold it."""
+        self._held, self._start = None, held
 
     def _gather(self, output: Tensor, shard: Tensor) -> None:
         versions = self._unit.versions()
