@@ -10,7 +10,7 @@ from rich.console import Console
 from thinwire import graphs
 from thinwire.bench import fullgraph, harness, training
 from thinwire.bench.case import Case, load_case
-from thinwire.bench.harness import CaseResult
+from thinwire.bench.result import CaseResult
 from thinwire.cli import tables
 from thinwire.codecs import parse_codec
 from thinwire.prediction import check as predict

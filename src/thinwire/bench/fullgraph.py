@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 from thinwire import graphs
-from thinwire.bench import methods
+from thinwire.bench import columns, methods
 from thinwire.bench.case import Case
 from thinwire.bench.free import FreeDoor
 from thinwire.bench.turns import Turns
 from thinwire.links import Door
 
 MORE = {"turn": int, "float32_turn": int}
+COLUMNS, CAPTION = columns.USUAL, columns.CAPTION
 
 
 def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from thinwire.prediction import Prediction
 from thinwire.prediction.comparison import base_of, comparable, is_sampled
 
 if TYPE_CHECKING:
-    from thinwire.bench.harness import CaseResult
+    from thinwire.bench.result import CaseResult
 
 BARS = " ▁▂▃▄▅▆▇█"
 
