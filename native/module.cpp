@@ -86,9 +86,7 @@ void expect(int64_t given, int64_t wanted, const char* what) {
                                     std::to_string(wanted) + " expected");
 }
 
-int64_t row_bytes(int64_t width, int bits) {
-    return (width * bits + 7) / 8 + (bits >= 1 && bits <= 16 ? 4 : 0);
-}
+int64_t row_bytes(int64_t width, int bits) { return (width * bits + 7) / 8 + (bits >= 1 && bits <= 16 ? 4 : 0); }
 
 void expect_bits(int bits, std::initializer_list<int> offered) {
     for (int choice : offered)
@@ -268,9 +266,8 @@ bool encode_scaled(Values x, uint64_t seed, DataOut out) {
     nb::gil_scoped_release release;
     const float scale = BITS == 1 ? mean_magnitude(x) : largest_magnitude(x);
     if (scale < 0.0f || !std::isfinite(scale)) return false;
-    parallel(x.size(), RUN, GRAIN, [&](int, Range r) {
-        kernels->encode_scaled(x.data(), r.begin, r.end, BITS, scale, seed, out.data());
-    });
+    parallel(x.size(), RUN, GRAIN,
+             [&](int, Range r) { kernels->encode_scaled(x.data(), r.begin, r.end, BITS, scale, seed, out.data()); });
     memcpy(out.data() + codes, &scale, 4);
     return true;
 }

@@ -83,16 +83,18 @@ class AnySampler {
                int threads, int64_t ahead)
         : indptr_(indptr), indices_(indices) {
         require(threads >= 1 && ahead >= 1, "a sampler needs a thread, and room for a batch");
-        for (int64_t fanout : fanouts) require(fanout == -1 || (fanout >= 1 && fanout < (1 << 20)), "fan-outs are -1 or 1 to 2^20");
+        for (int64_t fanout : fanouts)
+            require(fanout == -1 || (fanout >= 1 && fanout < (1 << 20)), "fan-outs are -1 or 1 to 2^20");
         Held held = held_of(starts, rank, cached);
         require(held.starts.back() == (int64_t)indptr.size() - 1, "starts must end with the number of vertices");
         const auto count = (int64_t)indices.shape(0);
         if (indices.dtype() == nb::dtype<int32_t>())
-            make<int32_t>(static_cast<const int32_t*>(indices.data()), count, std::move(held), fanouts, with_edges, threads, ahead);
+            make<int32_t>(static_cast<const int32_t*>(indices.data()), count, std::move(held), fanouts, with_edges,
+                          threads, ahead);
         else if (indices.dtype() == nb::dtype<int64_t>())
-            make<int64_t>(static_cast<const int64_t*>(indices.data()), count, std::move(held), fanouts, with_edges, threads, ahead);
-        else
-            throw std::invalid_argument("indices must be int32 or int64");
+            make<int64_t>(static_cast<const int64_t*>(indices.data()), count, std::move(held), fanouts, with_edges,
+                          threads, ahead);
+        else throw std::invalid_argument("indices must be int32 or int64");
     }
 
     void add(Vector<int64_t> seeds, Vector<int64_t> ends, Vector<uint64_t> keys) {
@@ -140,8 +142,8 @@ class AnySampler {
               int threads, int64_t ahead) {
         const size_t shape[] = {(size_t)count};
         const Vector<Id> typed(const_cast<Id*>(indices), 1, shape, nb::handle());
-        sampler_ = std::make_unique<Sampler<Id>>(topology_of(indptr_, typed), std::move(held), fanouts, with_edges, threads,
-                                                 ahead);
+        sampler_ = std::make_unique<Sampler<Id>>(topology_of(indptr_, typed), std::move(held), fanouts, with_edges,
+                                                 threads, ahead);
     }
 
     Vector<int64_t> indptr_;
@@ -179,8 +181,8 @@ void sum_neighbours(Vector<int32_t> indptr, Vector<int32_t> columns, MaybeFloats
     const auto width = (int64_t)x.shape(1);
     nb::gil_scoped_release release;
     parallel(num_rows, 1, grain_of(width), [&](int, Range r) {
-        current_kernels().sum_neighbours(indptr.data(), columns.data(), weights, scales, x.data(), r.begin, r.end, width,
-                                         out.data());
+        current_kernels().sum_neighbours(indptr.data(), columns.data(), weights, scales, x.data(), r.begin, r.end,
+                                         width, out.data());
     });
 }
 
@@ -194,7 +196,8 @@ void sum_readers(Vector<int32_t> column_ptr, Vector<int32_t> rows, Vector<int32_
     const float* weights = or_null(weight, 0, "");
     if (weights)
         for (int64_t i = 0; i < column_ptr.data()[num_columns]; ++i)
-            require(rows.data()[i] >= num_rows || ((size_t)row_edges.data()[i] < weight->size() && row_edges.data()[i] >= 0),
+            require(rows.data()[i] >= num_rows ||
+                        ((size_t)row_edges.data()[i] < weight->size() && row_edges.data()[i] >= 0),
                     "one weight an edge");
     const auto width = (int64_t)grad.shape(1);
     nb::gil_scoped_release release;
@@ -207,8 +210,7 @@ void sum_readers(Vector<int32_t> column_ptr, Vector<int32_t> rows, Vector<int32_
 using Bytes = Matrix<const uint8_t>;
 
 void expect_rows(const Vector<int32_t>& rows, size_t below, const char* what) {
-    for (size_t i = 0; i < rows.size(); ++i)
-        require(rows.data()[i] >= 0 && (size_t)rows.data()[i] < below, what);
+    for (size_t i = 0; i < rows.size(); ++i) require(rows.data()[i] >= 0 && (size_t)rows.data()[i] < below, what);
 }
 
 void expect_format(const Bytes& table, int format, size_t width) {
@@ -239,7 +241,8 @@ void take_rows(Bytes table, int format, Vector<int32_t> rows, Vector<int32_t> pl
     expect_rows(places, out.shape(0), "a place is not in out");
     nb::gil_scoped_release release;
     parallel((int64_t)rows.size(), 1, grain_of(width), [&](int, Range r) {
-        current_kernels().take_rows(table.data(), format, rows.data(), places.data(), r.begin, r.end, width, out.data());
+        current_kernels().take_rows(table.data(), format, rows.data(), places.data(), r.begin, r.end, width,
+                                    out.data());
     });
 }
 
@@ -273,12 +276,14 @@ void decode_placed(Vector<uint8_t> data, Vector<int32_t> places, int bits, Matri
 
 void bind_sampling(nb::module_& m) {
     nb::class_<AnySampler>(m, "Sampler")
-        .def(nb::init<Vector<int64_t>, nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu, nb::ro>, Vector<int64_t>, int,
-                      Vector<int64_t>, std::vector<int64_t>, bool, int, int64_t>(),
-             "indptr"_a, "indices"_a, "starts"_a, "rank"_a, "cached"_a, "fanouts"_a, "with_edges"_a, "threads"_a, "ahead"_a)
+        .def(nb::init<Vector<int64_t>, nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu, nb::ro>, Vector<int64_t>,
+                      int, Vector<int64_t>, std::vector<int64_t>, bool, int, int64_t>(),
+             "indptr"_a, "indices"_a, "starts"_a, "rank"_a, "cached"_a, "fanouts"_a, "with_edges"_a, "threads"_a,
+             "ahead"_a)
         .def("add", &AnySampler::add, "seeds"_a, "ends"_a, "keys"_a)
         .def("next", &AnySampler::next);
-    m.def("sum_neighbours", &sum_neighbours, "indptr"_a, "columns"_a, "weight"_a.none(), "scale"_a.none(), "x"_a, "out"_a);
+    m.def("sum_neighbours", &sum_neighbours, "indptr"_a, "columns"_a, "weight"_a.none(), "scale"_a.none(), "x"_a,
+          "out"_a);
     m.def("sum_readers", &sum_readers, "column_ptr"_a, "rows"_a, "row_edges"_a, "weight"_a.none(), "scale"_a.none(),
           "grad"_a, "out"_a);
     m.def("gather_rows", &gather_rows, "table"_a, "rows"_a, "out"_a);
