@@ -5,19 +5,14 @@
 #include <stdexcept>
 #include <string>
 
+#include "splitmix.h"
+
 namespace thinwire {
 namespace {
 
 constexpr int64_t BLOCK = 16;  // rows whose memory is fetched ahead together
 constexpr int64_t SCAN = 48;   // picks up to which looking through them beats a bitmap
 constexpr int PICK_BITS = 20;  // of a draw's counter: picks of one row
-
-uint64_t splitmix64(uint64_t z) {
-    z += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
 
 // Uniform in 0 .. most, of which there are less than 2^32.
 int64_t draw(uint64_t key, int64_t row, int64_t pick, int64_t most) {
