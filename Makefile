@@ -36,11 +36,13 @@ test-lowest:
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run --Werror native/*.cpp native/*.h
 	$(BIN)/mypy
 
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i native/*.cpp native/*.h
 
 # torch first and by itself, so that nothing else can resolve another one. The native module must build here: a
 # developer wants the compiler's error, not the fallback to the torch twins.

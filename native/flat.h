@@ -1,4 +1,5 @@
-// Tensors as one flat run of values with one scale: signs, TernGrad, QSGD's buckets; specification: codecs/twins/flat.py.
+// Tensors as one flat run of values with one scale: signs, TernGrad, QSGD's buckets; specification:
+// codecs/twins/flat.py.
 #pragma once
 #include <cmath>
 

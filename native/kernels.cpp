@@ -92,10 +92,8 @@ void encode_scaled(const float* x, int64_t begin, int64_t end, int bits, float s
 }
 
 void decode_scaled(const uint8_t* data, int64_t begin, int64_t end, int bits, float scale, float* x, Put put) {
-    if (bits == 1)
-        decode_run(Sign{scale}, data + begin / 8, end - begin, x + begin, put);
-    else
-        decode_run(Ternary{scale}, data + begin / 4, end - begin, x + begin, put);
+    if (bits == 1) decode_run(Sign{scale}, data + begin / 8, end - begin, x + begin, put);
+    else decode_run(Ternary{scale}, data + begin / 4, end - begin, x + begin, put);
     end_of_stream();
 }
 
@@ -189,11 +187,13 @@ int64_t collect(const float* x, int64_t begin, int64_t end, uint32_t threshold, 
 }
 
 void count_low(const float* x, int64_t begin, int64_t end, uint32_t prefix, int64_t* counts) {
-    for_magnitudes_from(x, begin, end, [&] { return prefix << 15; }, [&](int64_t i) {
-        const uint32_t m = magnitude_at(x, i);
-        if (m >> 15 == prefix) ++counts[m & 0x7fffu];
-        return true;
-    });
+    for_magnitudes_from(
+        x, begin, end, [&] { return prefix << 15; },
+        [&](int64_t i) {
+            const uint32_t m = magnitude_at(x, i);
+            if (m >> 15 == prefix) ++counts[m & 0x7fffu];
+            return true;
+        });
 }
 
 void drop_rows(const float* x, int64_t begin, int64_t end, int64_t width, const int64_t* ids, float keep, float gain,
@@ -259,9 +259,10 @@ namespace thinwire {
 using namespace THINWIRE_ISA;
 
 const Kernels TW_JOIN(kernels_, THINWIRE_ISA) = {
-    TW_TEXT(THINWIRE_ISA), encode_rows,  decode_rows, encode_format, decode_format,  encode_scaled,
-    decode_scaled,         largest_in,   sum_in,      product_in,    encode_buckets, decode_buckets,
-    collect,               count_low,    drop_rows,   row_variances, sum_neighbours, sum_readers,
-    gather_rows,           take_rows,    encode_taken, decode_placed,
+    TW_TEXT(THINWIRE_ISA), encode_rows,    decode_rows, encode_format, decode_format,
+    encode_scaled,         decode_scaled,  largest_in,  sum_in,        product_in,
+    encode_buckets,        decode_buckets, collect,     count_low,     drop_rows,
+    row_variances,         sum_neighbours, sum_readers, gather_rows,   take_rows,
+    encode_taken,          decode_placed,
 };
 }  // namespace thinwire

@@ -23,7 +23,8 @@ struct Kernels {
     void (*decode_copy)(const uint8_t* data, int64_t begin, int64_t end, int format, float* x, Put put);
 
     // Values [begin, end), begin a multiple of RUN; bits 1 is signs, 2 is TernGrad.
-    void (*encode_scaled)(const float* x, int64_t begin, int64_t end, int bits, float scale, uint64_t seed, uint8_t* out);
+    void (*encode_scaled)(const float* x, int64_t begin, int64_t end, int bits, float scale, uint64_t seed,
+                          uint8_t* out);
     void (*decode_scaled)(const uint8_t* data, int64_t begin, int64_t end, int bits, float scale, float* x, Put put);
     uint32_t (*largest_magnitude)(const float* x, int64_t begin, int64_t end);
     // Sum of magnitudes, or of products, of at most RUN values, the same for any order of adding; NaN where one is not
@@ -56,8 +57,8 @@ struct Kernels {
     // weight and scale may be null: all 1.
     void (*sum_neighbours)(const int32_t* indptr, const int32_t* columns, const float* weight, const float* scale,
                            const float* x, int64_t begin, int64_t end, int64_t width, float* out);
-    // Back: out[c] = sum over rows r < num_rows that read column c of scale[r] * weight[e] * grad[r], columns [begin, end).
-    // Rows stand in ascending order within a column, their edges beside them.
+    // Back: out[c] = sum over rows r < num_rows that read column c of scale[r] * weight[e] * grad[r], columns [begin,
+    // end). Rows stand in ascending order within a column, their edges beside them.
     void (*sum_readers)(const int32_t* column_ptr, const int32_t* rows, const int32_t* row_edges, int64_t num_rows,
                         const float* weight, const float* scale, const float* grad, int64_t begin, int64_t end,
                         int64_t width, float* out);

@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #endif
 
+#include "checks.h"
 #include "kernels.h"
 #include "parallel.h"
 #include "sampling.h"
@@ -36,8 +37,6 @@ using RowsOut = Array<float, 2>;
 using Data = Array<const uint8_t, 1>;
 using Ids = Array<const int64_t, 1>;
 using DataOut = Array<uint8_t, 1>;
-
-constexpr int64_t GRAIN = 1 << 15;  // values a thread must have to be worth starting
 
 // From 32 MiB of float32 on, hardly a cache would still hold the beginning of an output at its end.
 template <bool ADD>
@@ -80,22 +79,6 @@ bool set_isa(const std::string& isa) {
     return isa == "best";
 }
 
-void expect(int64_t given, int64_t wanted, const char* what) {
-    if (given != wanted)
-        throw std::invalid_argument(std::string(what) + ": " + std::to_string(given) + " bytes given, " +
-                                    std::to_string(wanted) + " expected");
-}
-
-int64_t row_bytes(int64_t width, int bits) {
-    return (width * bits + 7) / 8 + (bits >= 1 && bits <= 16 ? 4 : 0);
-}
-
-void expect_bits(int bits, std::initializer_list<int> offered) {
-    for (int choice : offered)
-        if (bits == choice) return;
-    throw std::invalid_argument("bits " + std::to_string(bits) + " is not offered here");
-}
-
 // Where each row's bytes begin, and after the last, how many there are.
 std::vector<int64_t> offsets_of(const Data& widths, int64_t width) {
     std::vector<int64_t> offsets(widths.size() + 1);
@@ -110,7 +93,7 @@ bool encode_rows(Rows x, int bits, const uint8_t* widths, const int64_t* offsets
     const int64_t width = x.shape(1);
     std::atomic<bool> ok{true};
     nb::gil_scoped_release release;
-    parallel(x.shape(0), 1, GRAIN / std::max<int64_t>(1, width), [&](int, Range r) {
+    parallel(x.shape(0), 1, rows_grain(width), [&](int, Range r) {
         if (!kernels->encode_rows(x.data(), r.begin, r.end, width, bits, widths, offsets, seed, out.data())) ok = false;
     });
     return ok;
@@ -120,7 +103,7 @@ template <bool ADD>
 void decode_rows(Data& data, int bits, const uint8_t* widths, const int64_t* offsets, RowsOut& out) {
     const int64_t width = out.shape(1);
     nb::gil_scoped_release release;
-    parallel(out.shape(0), 1, GRAIN / std::max<int64_t>(1, width), [&](int, Range r) {
+    parallel(out.shape(0), 1, rows_grain(width), [&](int, Range r) {
         kernels->decode_rows(data.data(), r.begin, r.end, width, bits, widths, offsets, out.data(),
                              put_for<ADD>(out.size()));
     });
@@ -128,21 +111,21 @@ void decode_rows(Data& data, int bits, const uint8_t* widths, const int64_t* off
 
 bool encode_uniform(Rows x, int bits, uint64_t seed, DataOut out) {
     expect_bits(bits, {1, 2, 4, 8, 16});
-    expect(out.size(), x.shape(0) * row_bytes(x.shape(1), bits), "encode_uniform");
+    expect(out.size(), x.shape(0) * row_bytes(x.shape(1), bits), "encode_uniform, bytes");
     return encode_rows(x, bits, nullptr, nullptr, seed, out);
 }
 
 template <bool ADD>
 void decode_uniform(Data data, int bits, RowsOut out) {
     expect_bits(bits, {1, 2, 4, 8, 16});
-    expect(data.size(), out.shape(0) * row_bytes(out.shape(1), bits), "decode_uniform");
+    expect(data.size(), out.shape(0) * row_bytes(out.shape(1), bits), "decode_uniform, bytes");
     decode_rows<ADD>(data, bits, nullptr, nullptr, out);
 }
 
 bool encode_mixed(Rows x, Data bits, uint64_t seed, DataOut out) {
     expect(bits.size(), x.shape(0), "encode_mixed, one width a row");
     const auto offsets = offsets_of(bits, x.shape(1));
-    expect(out.size(), offsets.back(), "encode_mixed");
+    expect(out.size(), offsets.back(), "encode_mixed, bytes");
     return encode_rows(x, 0, bits.data(), offsets.data(), seed, out);
 }
 
@@ -150,7 +133,7 @@ template <bool ADD>
 void decode_mixed(Data data, Data bits, RowsOut out) {
     expect(bits.size(), out.shape(0), "decode_mixed, one width a row");
     const auto offsets = offsets_of(bits, out.shape(1));
-    expect(data.size(), offsets.back(), "decode_mixed");
+    expect(data.size(), offsets.back(), "decode_mixed, bytes");
     decode_rows<ADD>(data, 0, bits.data(), offsets.data(), out);
 }
 
@@ -161,7 +144,7 @@ void drop_rows(Rows x, Ids ids, double keep, uint64_t seed, RowsOut out) {
     expect(out.shape(1), x.shape(1), "drop_rows, columns");
     const int64_t width = x.shape(1);
     nb::gil_scoped_release release;
-    parallel(x.shape(0), 1, GRAIN / std::max<int64_t>(1, width), [&](int, Range r) {
+    parallel(x.shape(0), 1, rows_grain(width), [&](int, Range r) {
         kernels->drop_rows(x.data(), r.begin, r.end, width, ids.data(), (float)keep, (float)(1.0 / keep), seed,
                            out.data());
     });
@@ -173,7 +156,7 @@ void row_variances(Rows x, Data bits, RowsOut out) {
     expect(out.shape(1), bits.size(), "row_variances, one column a width");
     const int64_t width = x.shape(1);
     nb::gil_scoped_release release;
-    parallel(x.shape(0), 1, GRAIN / std::max<int64_t>(1, width), [&](int, Range r) {
+    parallel(x.shape(0), 1, rows_grain(width), [&](int, Range r) {
         kernels->row_variances(x.data(), r.begin, r.end, width, bits.data(), bits.size(), out.data());
     });
 }
@@ -187,7 +170,7 @@ int format_of(const std::string& dtype) {
 
 bool encode_copy(Values x, const std::string& dtype, DataOut out) {
     const int format = format_of(dtype);
-    expect(out.size(), x.size() * std::abs(format) / 8, "encode_copy");
+    expect(out.size(), x.size() * std::abs(format) / 8, "encode_copy, bytes");
     std::atomic<bool> ok{true};
     nb::gil_scoped_release release;
     parallel(x.size(), 64, GRAIN, [&](int, Range r) {
@@ -199,7 +182,7 @@ bool encode_copy(Values x, const std::string& dtype, DataOut out) {
 template <bool ADD>
 void decode_copy(Data data, const std::string& dtype, ValuesOut out) {
     const int format = format_of(dtype);
-    expect(data.size(), out.size() * std::abs(format) / 8, "decode_copy");
+    expect(data.size(), out.size() * std::abs(format) / 8, "decode_copy, bytes");
     nb::gil_scoped_release release;
     const Put put = ADD ? Put::add : Put::write;
     parallel(out.size(), 64, GRAIN,
@@ -238,7 +221,7 @@ float mean_magnitude(const Values& x) {
 // False where it is not finite.
 bool fit_scale(Values x, Values q, DataOut out) {
     expect(q.size(), x.size(), "fit_scale, values");
-    expect(out.size(), 4, "fit_scale");
+    expect(out.size(), 4, "fit_scale, bytes");
     const int64_t count = x.size(), runs = (count + RUN - 1) / RUN;
     nb::gil_scoped_release release;
     const WithSubnormals scope;
@@ -264,13 +247,12 @@ bool fit_scale(Values x, Values q, DataOut out) {
 template <int BITS>
 bool encode_scaled(Values x, uint64_t seed, DataOut out) {
     const int64_t codes = ((int64_t)x.size() * BITS + 7) / 8;
-    expect(out.size(), codes + 4, "encode");
+    expect(out.size(), codes + 4, "encode_scaled, bytes");
     nb::gil_scoped_release release;
     const float scale = BITS == 1 ? mean_magnitude(x) : largest_magnitude(x);
     if (scale < 0.0f || !std::isfinite(scale)) return false;
-    parallel(x.size(), RUN, GRAIN, [&](int, Range r) {
-        kernels->encode_scaled(x.data(), r.begin, r.end, BITS, scale, seed, out.data());
-    });
+    parallel(x.size(), RUN, GRAIN,
+             [&](int, Range r) { kernels->encode_scaled(x.data(), r.begin, r.end, BITS, scale, seed, out.data()); });
     memcpy(out.data() + codes, &scale, 4);
     return true;
 }
@@ -278,7 +260,7 @@ bool encode_scaled(Values x, uint64_t seed, DataOut out) {
 template <int BITS, bool ADD>
 void decode_scaled(Data data, ValuesOut out) {
     const int64_t codes = ((int64_t)out.size() * BITS + 7) / 8;
-    expect(data.size(), codes + 4, "decode");
+    expect(data.size(), codes + 4, "decode_scaled, bytes");
     float scale;
     memcpy(&scale, data.data() + codes, 4);
     nb::gil_scoped_release release;
@@ -296,10 +278,10 @@ int64_t bucket_bytes(int64_t count, int bits, int64_t bucket) {
 bool encode_qsgd(Values x, int bits, int64_t bucket, uint64_t seed, DataOut out) {
     expect_bits(bits, {2, 4, 8});
     const int64_t count = x.size();
-    expect(out.size(), bucket_bytes(count, bits, bucket), "encode_qsgd");
+    expect(out.size(), bucket_bytes(count, bits, bucket), "encode_qsgd, bytes");
     std::atomic<bool> ok{true};
     nb::gil_scoped_release release;
-    parallel((count + bucket - 1) / bucket, 1, std::max<int64_t>(1, GRAIN / bucket), [&](int, Range r) {
+    parallel((count + bucket - 1) / bucket, 1, rows_grain(bucket), [&](int, Range r) {
         if (!kernels->encode_buckets(x.data(), r.begin, r.end, bucket, count, bits, seed, out.data())) ok = false;
     });
     return ok;
@@ -309,9 +291,9 @@ template <bool ADD>
 void decode_qsgd(Data data, int bits, int64_t bucket, ValuesOut out) {
     expect_bits(bits, {2, 4, 8});
     const int64_t count = out.size();
-    expect(data.size(), bucket_bytes(count, bits, bucket), "decode_qsgd");
+    expect(data.size(), bucket_bytes(count, bits, bucket), "decode_qsgd, bytes");
     nb::gil_scoped_release release;
-    parallel((count + bucket - 1) / bucket, 1, std::max<int64_t>(1, GRAIN / bucket), [&](int, Range r) {
+    parallel((count + bucket - 1) / bucket, 1, rows_grain(bucket), [&](int, Range r) {
         kernels->decode_buckets(data.data(), r.begin, r.end, bucket, count, bits, out.data(), put_for<ADD>(count));
     });
 }
@@ -321,24 +303,24 @@ void expect_k(int64_t k, int64_t count) {
         throw std::invalid_argument("k is " + std::to_string(k) + " of " + std::to_string(count) + " values");
 }
 
-bool encode_topk_(Values x, int64_t k, DataOut out) {
+bool encode_topk_values(Values x, int64_t k, DataOut out) {
     expect_k(k, x.size());
-    expect(out.size(), topk_bytes(x.size(), k), "encode_topk");
+    expect(out.size(), topk_bytes(x.size(), k), "encode_topk, bytes");
     nb::gil_scoped_release release;
     return encode_topk(*kernels, x.data(), x.size(), k, out.data());
 }
 
 template <bool ADD>
-bool decode_topk_(Data data, int64_t k, ValuesOut out) {
+bool decode_topk_values(Data data, int64_t k, ValuesOut out) {
     expect_k(k, out.size());
-    expect(data.size(), topk_bytes(out.size(), k), "decode_topk");
+    expect(data.size(), topk_bytes(out.size(), k), "decode_topk, bytes");
     nb::gil_scoped_release release;
     return (ADD ? add_topk : decode_topk)(data.data(), out.size(), k, out.data());
 }
 
-bool encode_randomk_(Values x, int64_t k, float gain, uint64_t seed, DataOut out) {
+bool encode_randomk_values(Values x, int64_t k, float gain, uint64_t seed, DataOut out) {
     expect_k(k, x.size());
-    expect(out.size(), 4 * k, "encode_randomk");
+    expect(out.size(), 4 * k, "encode_randomk, bytes");
     nb::gil_scoped_release release;
     // Also values that stay at home must be finite: dropping a NaN would hide it.
     if (!std::isfinite(largest_magnitude(x))) return false;
@@ -346,9 +328,9 @@ bool encode_randomk_(Values x, int64_t k, float gain, uint64_t seed, DataOut out
 }
 
 template <bool ADD>
-void decode_randomk_(Data data, int64_t k, uint64_t seed, ValuesOut out) {
+void decode_randomk_values(Data data, int64_t k, uint64_t seed, ValuesOut out) {
     expect_k(k, out.size());
-    expect(data.size(), 4 * k, "decode_randomk");
+    expect(data.size(), 4 * k, "decode_randomk, bytes");
     nb::gil_scoped_release release;
     (ADD ? add_randomk : decode_randomk)(data.data(), out.size(), k, seed, out.data());
 }
@@ -370,36 +352,59 @@ void prefer_huge_pages(DataOut memory) {
 
 NB_MODULE(_native, m) {
     using namespace thinwire;
-    m.def("isa", [] { return std::string(kernels->isa); });
-    m.def("set_isa", &set_isa, "isa"_a);
-    m.def("set_num_threads", &set_num_threads, "threads"_a);
-    m.def("prefer_huge_pages", &prefer_huge_pages, "memory"_a);
-    m.def("encode_copy", &encode_copy, "x"_a, "dtype"_a, "out"_a);
-    m.def("decode_copy", &decode_copy<false>, "data"_a, "dtype"_a, "out"_a);
-    m.def("add_copy", &decode_copy<true>, "data"_a, "dtype"_a, "out"_a);
-    m.def("encode_uniform", &encode_uniform, "x"_a, "bits"_a, "seed"_a, "out"_a);
-    m.def("decode_uniform", &decode_uniform<false>, "data"_a, "bits"_a, "out"_a);
-    m.def("add_uniform", &decode_uniform<true>, "data"_a, "bits"_a, "out"_a);
-    m.def("encode_mixed", &encode_mixed, "x"_a, "bits"_a, "seed"_a, "out"_a);
-    m.def("decode_mixed", &decode_mixed<false>, "data"_a, "bits"_a, "out"_a);
-    m.def("add_mixed", &decode_mixed<true>, "data"_a, "bits"_a, "out"_a);
-    m.def("encode_sign", [](Values x, DataOut out) { return encode_scaled<1>(x, 0, out); }, "x"_a, "out"_a);
-    m.def("decode_sign", &decode_scaled<1, false>, "data"_a, "out"_a);
-    m.def("add_sign", &decode_scaled<1, true>, "data"_a, "out"_a);
-    m.def("encode_ternary", &encode_scaled<2>, "x"_a, "seed"_a, "out"_a);
-    m.def("decode_ternary", &decode_scaled<2, false>, "data"_a, "out"_a);
-    m.def("add_ternary", &decode_scaled<2, true>, "data"_a, "out"_a);
-    m.def("encode_qsgd", &encode_qsgd, "x"_a, "bits"_a, "bucket"_a, "seed"_a, "out"_a);
-    m.def("decode_qsgd", &decode_qsgd<false>, "data"_a, "bits"_a, "bucket"_a, "out"_a);
-    m.def("add_qsgd", &decode_qsgd<true>, "data"_a, "bits"_a, "bucket"_a, "out"_a);
-    m.def("encode_topk", &encode_topk_, "x"_a, "k"_a, "out"_a);
-    m.def("decode_topk", &decode_topk_<false>, "data"_a, "k"_a, "out"_a);
-    m.def("add_topk", &decode_topk_<true>, "data"_a, "k"_a, "out"_a);
-    m.def("encode_randomk", &encode_randomk_, "x"_a, "k"_a, "gain"_a, "seed"_a, "out"_a);
-    m.def("decode_randomk", &decode_randomk_<false>, "data"_a, "k"_a, "seed"_a, "out"_a);
-    m.def("add_randomk", &decode_randomk_<true>, "data"_a, "k"_a, "seed"_a, "out"_a);
-    m.def("fit_scale", &fit_scale, "x"_a, "q"_a, "out"_a);
-    m.def("drop_rows", &drop_rows, "x"_a, "ids"_a, "keep"_a, "seed"_a, "out"_a);
-    m.def("row_variances", &row_variances, "x"_a, "bits"_a, "out"_a);
+    m.doc() =
+        "Kernels: codecs (module.cpp), minibatch training (sampling.cpp). Their contracts and twins are in Python.";
+    m.def("isa", [] { return std::string(kernels->isa); }, "The instruction set in use: avx512, avx2 or portable.");
+    m.def("set_isa", &set_isa, "isa"_a, "Use this instruction set, or `best`; False where this processor has it not.");
+    m.def("set_num_threads", &set_num_threads, "threads"_a, "Let the calling thread's kernels use so many threads.");
+    m.def("prefer_huge_pages", &prefer_huge_pages, "memory"_a,
+          "Ask the system for huge pages in this memory, which is fresh.");
+    m.def("encode_copy", &encode_copy, "x"_a, "dtype"_a, "out"_a,
+          "Values as they are, or rounded to two bytes, to `out`; False where one can't be sent.");
+    m.def("decode_copy", &decode_copy<false>, "data"_a, "dtype"_a, "out"_a, "What encode_copy wrote, to `out`.");
+    m.def("add_copy", &decode_copy<true>, "data"_a, "dtype"_a, "out"_a, "What encode_copy wrote, added to `out`.");
+    m.def("encode_uniform", &encode_uniform, "x"_a, "bits"_a, "seed"_a, "out"_a,
+          "Rows in so many bits, with a range a row, to `out`; False where one can't be sent.");
+    m.def("decode_uniform", &decode_uniform<false>, "data"_a, "bits"_a, "out"_a,
+          "What encode_uniform wrote, to `out`.");
+    m.def("add_uniform", &decode_uniform<true>, "data"_a, "bits"_a, "out"_a,
+          "What encode_uniform wrote, added to `out`.");
+    m.def("encode_mixed", &encode_mixed, "x"_a, "bits"_a, "seed"_a, "out"_a,
+          "Rows in bits[row] bits, with a range a row, to `out`; False where one can't be sent.");
+    m.def("decode_mixed", &decode_mixed<false>, "data"_a, "bits"_a, "out"_a, "What encode_mixed wrote, to `out`.");
+    m.def("add_mixed", &decode_mixed<true>, "data"_a, "bits"_a, "out"_a, "What encode_mixed wrote, added to `out`.");
+    m.def(
+        "encode_sign", [](Values x, DataOut out) { return encode_scaled<1>(x, 0, out); }, "x"_a, "out"_a,
+        "Values as signs, scaled by the mean magnitude, to `out`; False where one can't be sent.");
+    m.def("decode_sign", &decode_scaled<1, false>, "data"_a, "out"_a, "What encode_sign wrote, to `out`.");
+    m.def("add_sign", &decode_scaled<1, true>, "data"_a, "out"_a, "What encode_sign wrote, added to `out`.");
+    m.def("encode_ternary", &encode_scaled<2>, "x"_a, "seed"_a, "out"_a,
+          "Values as -1, 0 or 1, scaled by the largest magnitude, to `out`; False where one can't be sent.");
+    m.def("decode_ternary", &decode_scaled<2, false>, "data"_a, "out"_a, "What encode_ternary wrote, to `out`.");
+    m.def("add_ternary", &decode_scaled<2, true>, "data"_a, "out"_a, "What encode_ternary wrote, added to `out`.");
+    m.def("encode_qsgd", &encode_qsgd, "x"_a, "bits"_a, "bucket"_a, "seed"_a, "out"_a,
+          "Values in so many bits, with a scale a bucket, to `out`; False where one can't be sent.");
+    m.def("decode_qsgd", &decode_qsgd<false>, "data"_a, "bits"_a, "bucket"_a, "out"_a,
+          "What encode_qsgd wrote, to `out`.");
+    m.def("add_qsgd", &decode_qsgd<true>, "data"_a, "bits"_a, "bucket"_a, "out"_a,
+          "What encode_qsgd wrote, added to `out`.");
+    m.def("encode_topk", &encode_topk_values, "x"_a, "k"_a, "out"_a,
+          "Values the k of largest magnitude, with their positions, to `out`; False where one can't be sent.");
+    m.def("decode_topk", &decode_topk_values<false>, "data"_a, "k"_a, "out"_a,
+          "What encode_topk wrote, to `out`. False where the bytes are not k ascending positions.");
+    m.def("add_topk", &decode_topk_values<true>, "data"_a, "k"_a, "out"_a,
+          "What encode_topk wrote, added to `out`. False where the bytes are not k ascending positions.");
+    m.def("encode_randomk", &encode_randomk_values, "x"_a, "k"_a, "gain"_a, "seed"_a, "out"_a,
+          "Values k that the seed picks, to `out`; False where one can't be sent.");
+    m.def("decode_randomk", &decode_randomk_values<false>, "data"_a, "k"_a, "seed"_a, "out"_a,
+          "What encode_randomk wrote, to `out`.");
+    m.def("add_randomk", &decode_randomk_values<true>, "data"_a, "k"_a, "seed"_a, "out"_a,
+          "What encode_randomk wrote, added to `out`.");
+    m.def("fit_scale", &fit_scale, "x"_a, "q"_a, "out"_a,
+          "The scale that brings q nearest to x, as float32 in `out`; False where it is not finite.");
+    m.def("drop_rows", &drop_rows, "x"_a, "ids"_a, "keep"_a, "seed"_a, "out"_a,
+          "Dropout by the ids of rows: each value kept by chance `keep`, and divided by it.");
+    m.def("row_variances", &row_variances, "x"_a, "bits"_a, "out"_a,
+          "The variance that rounding each row to each of these widths adds.");
     bind_sampling(m);
 }

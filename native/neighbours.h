@@ -33,10 +33,8 @@ inline void sum_neighbours(const int32_t* indptr, const int32_t* columns, const 
             if (edge + ROWS_AHEAD < last) fetch_ahead(x + columns[edge + ROWS_AHEAD] * width, 4 * width);
             const float by = (weight ? weight[edge] : 1.0f) * (scale ? scale[row] : 1.0f);
             const float* from = x + columns[edge] * width;
-            if (edge == indptr[row])
-                put_scaled(to, from, by, width);
-            else
-                add_scaled(to, from, by, width);
+            if (edge == indptr[row]) put_scaled(to, from, by, width);
+            else add_scaled(to, from, by, width);
         }
     }
 }
@@ -52,10 +50,8 @@ inline void sum_readers(const int32_t* column_ptr, const int32_t* rows, const in
         for (bool first = true; at < stop && rows[at] < num_rows; ++at, first = false) {
             const float by = (weight ? weight[row_edges[at]] : 1.0f) * (scale ? scale[rows[at]] : 1.0f);
             const float* from = grad + rows[at] * width;
-            if (first)
-                put_scaled(to, from, by, width);
-            else
-                add_scaled(to, from, by, width);
+            if (first) put_scaled(to, from, by, width);
+            else add_scaled(to, from, by, width);
         }
     }
 }

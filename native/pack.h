@@ -62,8 +62,7 @@ TW_INLINE Longs unpack(const uint8_t* data) {
 template <int BITS>
 TW_INLINE void put_block(const Codes& codes, uint8_t* out) {
     if constexpr (BITS == 16) {
-        for (int i = 0; i < 4; ++i)
-            store(out + i * LANES * 2, __builtin_convertvector((Words)codes.part[i], Shorts));
+        for (int i = 0; i < 4; ++i) store(out + i * LANES * 2, __builtin_convertvector((Words)codes.part[i], Shorts));
     } else {
         pack<BITS>(join(codes), out);
     }
@@ -73,8 +72,7 @@ template <int BITS>
 TW_INLINE Codes get_block(const uint8_t* data) {
     if constexpr (BITS == 16) {
         Codes codes;
-        for (int i = 0; i < 4; ++i)
-            codes.part[i] = __builtin_convertvector(load<Shorts>(data + i * LANES * 2), Ints);
+        for (int i = 0; i < 4; ++i) codes.part[i] = __builtin_convertvector(load<Shorts>(data + i * LANES * 2), Ints);
         return codes;
     } else {
         return split(unpack<BITS>(data));

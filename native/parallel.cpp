@@ -46,7 +46,8 @@ int parallel(int64_t count, int64_t align, int64_t grain, const std::function<vo
     const int64_t useful = count / std::max<int64_t>(1, grain);
     const int parts = (int)std::clamp<int64_t>(std::min(useful, units), 1, allowed);
     auto range = [&](int64_t part) {
-        return Range{std::min(count, units * part / parts * align), std::min(count, units * (part + 1) / parts * align)};
+        return Range{std::min(count, units * part / parts * align),
+                     std::min(count, units * (part + 1) / parts * align)};
     };
     if (parts == 1) {
         const WithSubnormals scope;
@@ -67,10 +68,8 @@ int parallel(int64_t count, int64_t align, int64_t grain, const std::function<vo
         }
     };
     auto body = [](void* context) { (*static_cast<decltype(take_parts)*>(context))(); };
-    if (RunTeam team = torch_team())
-        team(body, &take_parts, (unsigned)parts, 0);
-    else
-        run_on_fresh_threads(parts, body, &take_parts);
+    if (RunTeam team = torch_team()) team(body, &take_parts, (unsigned)parts, 0);
+    else run_on_fresh_threads(parts, body, &take_parts);
     for (auto& failure : failures)
         if (failure) std::rethrow_exception(failure);
     return parts;

@@ -1,5 +1,6 @@
 // Splits a range over threads: the team of workers that torch itself uses, or threads that live only for the call.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 
@@ -32,6 +33,11 @@ struct Range {
 // least `grain` items each (waking a worker costs microseconds, starting a thread 30: a part should take longer).
 // Returns how many parts there were.
 int parallel(int64_t count, int64_t align, int64_t grain, const std::function<void(int, Range)>& work);
+
+constexpr int64_t GRAIN = 1 << 15;  // values a thread must have to be worth starting
+
+// The same in rows of so many values.
+inline int64_t rows_grain(int64_t width) { return std::max<int64_t>(1, GRAIN / std::max<int64_t>(1, width)); }
 
 // The most parts `parallel` will make of anything.
 int most_parts();

@@ -1,5 +1,6 @@
 // Counter-based randomness; the specification is src/thinwire/codecs/twins/random.py.
 #pragma once
+#include "splitmix.h"
 #include "vec.h"
 
 namespace thinwire::THINWIRE_ISA {
@@ -7,13 +8,6 @@ namespace thinwire::THINWIRE_ISA {
 struct Key {
     uint32_t low, high;
 };
-
-TW_INLINE uint64_t splitmix64(uint64_t z) {
-    z += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
 
 TW_INLINE Key row_key(uint64_t seed, uint64_t row) {
     uint64_t key = splitmix64(splitmix64(seed) + row);

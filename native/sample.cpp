@@ -5,19 +5,14 @@
 #include <stdexcept>
 #include <string>
 
+#include "splitmix.h"
+
 namespace thinwire {
 namespace {
 
-constexpr int64_t BLOCK = 16;     // rows whose memory is fetched ahead together
-constexpr int64_t SCAN = 48;      // picks up to which looking through them beats a bitmap
-constexpr int PICK_BITS = 20;     // of a draw's counter: picks of one row
-
-uint64_t splitmix64(uint64_t z) {
-    z += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
+constexpr int64_t BLOCK = 16;  // rows whose memory is fetched ahead together
+constexpr int64_t SCAN = 48;   // picks up to which looking through them beats a bitmap
+constexpr int PICK_BITS = 20;  // of a draw's counter: picks of one row
 
 // Uniform in 0 .. most, of which there are less than 2^32.
 int64_t draw(uint64_t key, int64_t row, int64_t pick, int64_t most) {
@@ -162,7 +157,8 @@ Batch sample(const Topology<Id>& graph, const Held& held, const int64_t* seeds, 
         const int64_t end = (int64_t)nodes.size();
         for (int64_t first = begin; first < end; first += BLOCK) {
             const int64_t last = std::min(first + BLOCK, end);
-            for (int64_t row = last; row < std::min(last + BLOCK, end); ++row) __builtin_prefetch(&graph.indptr[nodes[row]]);
+            for (int64_t row = last; row < std::min(last + BLOCK, end); ++row)
+                __builtin_prefetch(&graph.indptr[nodes[row]]);
             scratch.positions.clear();
             for (int64_t row = first; row < last; ++row) {
                 const int64_t from = graph.indptr[nodes[row]], degree = graph.indptr[nodes[row] + 1] - from;
@@ -194,8 +190,7 @@ Batch sample(const Topology<Id>& graph, const Held& held, const int64_t* seeds, 
                 *column = places.find_or_add(id, next);
                 if (*column++ == next) nodes.push_back(id);
             }
-            if (with_edges)
-                batch.edges.insert(batch.edges.end(), scratch.positions.begin(), scratch.positions.end());
+            if (with_edges) batch.edges.insert(batch.edges.end(), scratch.positions.begin(), scratch.positions.end());
         }
         batch.num_nodes.push_back((int64_t)nodes.size());
         begin = end;
@@ -210,9 +205,9 @@ Batch sample(const Topology<Id>& graph, const Held& held, const int64_t* seeds, 
 
 template class Places<int32_t>;
 template class Places<int64_t>;
-template Batch sample(const Topology<int32_t>&, const Held&, const int64_t*, int64_t, const std::vector<int64_t>&,
-                      bool, uint64_t, Scratch<int32_t>&);
-template Batch sample(const Topology<int64_t>&, const Held&, const int64_t*, int64_t, const std::vector<int64_t>&,
-                      bool, uint64_t, Scratch<int64_t>&);
+template Batch sample(const Topology<int32_t>&, const Held&, const int64_t*, int64_t, const std::vector<int64_t>&, bool,
+                      uint64_t, Scratch<int32_t>&);
+template Batch sample(const Topology<int64_t>&, const Held&, const int64_t*, int64_t, const std::vector<int64_t>&, bool,
+                      uint64_t, Scratch<int64_t>&);
 
 }  // namespace thinwire

@@ -17,7 +17,7 @@ struct Topology {
 
 // Which vertices this rank holds: its own range, and cached ones in the order of their ids.
 struct Held {
-    std::vector<int64_t> starts;   // of each part, and the end of the last
+    std::vector<int64_t> starts;  // of each part, and the end of the last
     int rank = 0;
     std::vector<uint64_t> cached;  // a bit a vertex; empty where none is
     std::vector<int64_t> before;   // cached vertices before each word of 64
@@ -43,10 +43,10 @@ struct Held {
 // but the last; a layer's adjacency is a prefix of it.
 struct Batch {
     std::vector<int64_t> nodes;
-    std::vector<int64_t> num_nodes;   // seeds, and with each hop
+    std::vector<int64_t> num_nodes;  // seeds, and with each hop
     std::vector<int32_t> indptr;
     std::vector<int32_t> columns;
-    std::vector<int64_t> edges;       // where each stands in the topology; none where nobody asks
+    std::vector<int64_t> edges;  // where each stands in the topology; none where nobody asks
     // The transpose, of all layers but the first one computed, whose input needs no gradient: the rows of each column,
     // ascending, and which edges they are.
     std::vector<int32_t> column_ptr;
@@ -97,9 +97,9 @@ template <class Id>
 Batch sample(const Topology<Id>& graph, const Held& held, const int64_t* seeds, int64_t num_seeds,
              const std::vector<int64_t>& fanouts, bool with_edges, uint64_t seed, Scratch<Id>& scratch);
 
-extern template Batch sample(const Topology<int32_t>&, const Held&, const int64_t*, int64_t, const std::vector<int64_t>&,
-                             bool, uint64_t, Scratch<int32_t>&);
-extern template Batch sample(const Topology<int64_t>&, const Held&, const int64_t*, int64_t, const std::vector<int64_t>&,
-                             bool, uint64_t, Scratch<int64_t>&);
+extern template Batch sample(const Topology<int32_t>&, const Held&, const int64_t*, int64_t,
+                             const std::vector<int64_t>&, bool, uint64_t, Scratch<int32_t>&);
+extern template Batch sample(const Topology<int64_t>&, const Held&, const int64_t*, int64_t,
+                             const std::vector<int64_t>&, bool, uint64_t, Scratch<int64_t>&);
 
 }  // namespace thinwire

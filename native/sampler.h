@@ -74,14 +74,16 @@ class Sampler {
         for (;;) {
             changed_.wait(lock, [&] { return stops_ || taken_ < std::min(ahead_, (int64_t)queue_.size()); });
             if (stops_) return;
-            // A deque's entries stay where they are while others come and go at its ends; this one goes when it is done.
+            // A deque's entries stay where they are while others come and go at its ends; this one goes when it is
+            // done.
             Entry& own = queue_[taken_++];
             lock.unlock();
             std::unique_ptr<Batch> batch;
             std::exception_ptr error;
             try {
-                batch = std::make_unique<Batch>(sample(graph_, held_, own.todo.seeds.data(),
-                                                       (int64_t)own.todo.seeds.size(), fanouts_, with_edges_, own.todo.seed, scratch));
+                batch =
+                    std::make_unique<Batch>(sample(graph_, held_, own.todo.seeds.data(), (int64_t)own.todo.seeds.size(),
+                                                   fanouts_, with_edges_, own.todo.seed, scratch));
             } catch (...) {
                 error = std::current_exception();
                 scratch = Scratch<Id>{};  // whatever it was left in

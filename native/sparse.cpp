@@ -145,13 +145,11 @@ Found shortlisted(const Kernels& kernels, const float* x, int64_t count, int64_t
 // Two counting passes, upper 16 bits and then lower 15, find the k-th largest magnitude whatever the values are.
 Cut find_cut(const Kernels& kernels, const float* x, int64_t count, int64_t k) {
     Counts high(1 << 16), low(1 << 15);
-    const int parts =
-        parallel(count, 64, GRAIN, [&](int part, Range r) { count_high(x, r, high.of(part)); });
+    const int parts = parallel(count, 64, GRAIN, [&](int part, Range r) { count_high(x, r, high.of(part)); });
     for (int bin = NON_FINITE >> 15; bin < 1 << 16; ++bin)
         if (high.at(bin)) return {false, 0, {}};
     const uint32_t prefix = (uint32_t)high.bin_of(k);
-    parallel(count, 64, GRAIN,
-             [&](int part, Range r) { kernels.count_low(x, r.begin, r.end, prefix, low.of(part)); });
+    parallel(count, 64, GRAIN, [&](int part, Range r) { kernels.count_low(x, r.begin, r.end, prefix, low.of(part)); });
     const int last = low.bin_of(k);
     Cut cut{true, prefix << 15 | (uint32_t)last, std::vector<int64_t>(parts)};
     for (int part = 0; part < parts; ++part) {

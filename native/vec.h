@@ -1,7 +1,8 @@
 // One vector register of floats, in GCC/Clang vector types as wide as the instruction set's own registers.
 // kernels.cpp is compiled once per set (see CMakeLists.txt); everything lives in a namespace named for the set, so the
 // linker can never merge two builds of one function. What the compiler can't express well in plain vector types
-// (least and greatest, narrowing, widening, testing) has a few lines of intrinsics at the end; other processors take the plain form.
+// (least and greatest, narrowing, widening, testing) has a few lines of intrinsics at the end; other processors take
+// the plain form.
 #pragma once
 #include <cstdint>
 #include <cstring>

@@ -10,7 +10,7 @@ from rich.console import Console
 from thinwire import graphs
 from thinwire.bench import fullgraph, harness, training
 from thinwire.bench.case import Case, load_case
-from thinwire.bench.harness import CaseResult
+from thinwire.bench.result import CaseResult
 from thinwire.cli import tables
 from thinwire.codecs import parse_codec
 from thinwire.prediction import check as predict
@@ -41,15 +41,15 @@ def test_defaults(tmp_path: Path) -> None:
     [
         ("hosts = ", "is not TOML"),
         (GOOD + "colour = 1\n", "unknown key 'colour'; known are"),
-        (GOOD.replace("hosts = 2", ""), "no hosts; a case needs"),
-        (GOOD.replace("hosts = 2", "hosts = 400"), "give at most 250"),
+        (GOOD.replace("hosts = 2", ""), "it has no 'hosts'"),
+        (GOOD.replace("hosts = 2", "hosts = 400"), "hosts is 400; give a whole number <= 250"),
         (GOOD + "rate = 100\n", "rate is 100; give a string"),
-        (GOOD + 'rates = "1gbit"\n', "give a list of strings"),
-        (GOOD.replace('["float32", "uniform:1"]', "[1, 2]"), "give a list of strings"),
+        (GOOD + 'rates = "1gbit"\n', "rates is '1gbit'; give a list"),
+        (GOOD.replace('["float32", "uniform:1"]', "[1, 2]"), r"methods\[0\] is 1; give a string"),
         (GOOD + "repeats = true\n", "repeats is True; give a whole number"),
         (GOOD + "seed = -1\n", "seed is -1"),
         (GOOD + "settings = 3\n", "give a table"),
-        (GOOD.replace("hosts = 2", "hosts = 0"), "hosts is 0; give 1 or more"),
+        (GOOD.replace("hosts = 2", "hosts = 0"), "hosts is 0; give a whole number >= 1"),
         (GOOD + 'rate = "fast"\n', "for example 100mbit"),
         (GOOD + 'rates = ["1gbit"]\n', "1 rates for 2 hosts"),
         (GOOD.replace('"uniform:1"', '"float32"'), "each once"),

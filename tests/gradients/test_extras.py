@@ -9,7 +9,7 @@ import torch
 from tests.gradients import work
 from thinwire import gradients
 from thinwire.gradients.algorithms import MASKED, MOMENTUM, RESIDUAL, algorithm
-from thinwire.gradients.group import FINE
+from thinwire.gradients.coded import FINE
 from thinwire.gradients.hook import MeasuredGroup, warm_up_ratio
 from thinwire.gradients.layout import SMALL, parts_of, slices_of
 from thinwire.gradients.memory import memory_for

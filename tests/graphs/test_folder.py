@@ -197,9 +197,12 @@ def test_a_manifest_lacks_nothing(folder: Path) -> None:
             for key in content
             if key not in ("format", "version", "checksum")
         ),
-        *((f"part 1 .*{key}", lambda given, key=key: given["parts"][1].pop(key)) for key in content["parts"][1]),
-        ("'num_parts' is 'two', no int", lambda given: given.update(num_parts="two")),
-        ("4 parts, and 3 described", lambda given: given.update(num_parts=4)),
+        *(
+            (rf"parts\[1\] has no '{key}'", lambda given, key=key: given["parts"][1].pop(key))
+            for key in content["parts"][1]
+        ),
+        ("num_parts is 'two'; give a whole number", lambda given: given.update(num_parts="two")),
+        ("num_parts is 4, and parts has 3", lambda given: given.update(num_parts=4)),
     ]
     assert len(lacking) > 20
     for told, change in lacking:

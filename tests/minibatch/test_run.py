@@ -66,7 +66,7 @@ def test_a_rank_holds_what_was_asked_and_no_more(folder: Path) -> None:
     manifest = graphs.read_manifest(folder)
     for rank, found in enumerate(ranks):
         for alpha, each in zip(alphas, found, strict=True):
-            owned = manifest.parts[rank]["num_owned"]
+            owned = manifest.parts[rank].num_owned
             assert each.held <= 1.01 * (1 + alpha) * 1200 / 3  # parts are of equal size but for a hundredth
             assert each.held == owned + each.cached
             assert each.cached <= int(alpha * 1200 / 3)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from thinwire import fullgraph
-from thinwire.bench.harness import MethodRow
+from thinwire.bench.result import MethodRow
 from thinwire.prediction import Recording, even, predict
 from thinwire.prediction.check import beside, errors
 from thinwire.prediction.comparison import choose

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.report import made
+from thinwire.checked import Count, Number, leniently
 from thinwire.report import read_runs
-from thinwire.report.json_values import by_number, number
 
 
 def test_a_complete_run(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_a_complete_run(tmp_path: Path) -> None:
     assert run.state.word == "complete"
     assert [each.from_epoch for each in run.assignments] == [5, 10, 15]
     assert run.assignments[0].messages[0].rows_at_bits == {0: 10, 2: 18, 8: 72}
-    assert len(run.links) == 6
+    assert len(run.facts.links) == 6
     assert run.prediction is not None
     assert run.prediction.recommended == "adaqp"
     assert run.median("seconds") == pytest.approx(0.2)
@@ -68,7 +68,7 @@ def test_an_older_run_has_little_and_that_is_enough(tmp_path: Path) -> None:
     assert run.state.word == "unfinished"
     (tmp_path / "predictions.npz").touch()
     (run,) = read_runs([tmp_path])
-    assert (run.state.word, run.asked, run.done, run.links, run.prediction) == ("complete", None, 1, (), None)
+    assert (run.state.word, run.asked, run.done, run.facts.links, run.prediction) == ("complete", None, 1, (), None)
     assert run.epochs[0].loss == 1.5
 
 
@@ -94,14 +94,14 @@ def test_unknown_and_wrong_values_count_as_missing(tmp_path: Path) -> None:
     assert len(first.ranks) == 1
     assert first.spans == ((), ())
     assert second.loss == 2  # of the epoch that was run again
-    assert run.links == ()
+    assert run.facts.links == ()
     assert "2 lines of events.jsonl are no epochs" in run.state.sentence
 
 
 def test_numbers_are_finite_and_no_truths() -> None:
-    assert number(3) == 3.0
-    assert [number(each) for each in (True, "3", float("inf"), float("nan"), 10**400, None)] == [None] * 6
-    assert by_number({"2": 5, "x": 1, "-1": 1, "8": "many", "²": 1}) == {2: 5.0}
+    values = dict(enumerate((3, True, "3", float("inf"), float("nan"), 10**400, None)))
+    assert leniently(values, dict[int, Number]) == {0: 3.0}
+    assert leniently({"2": 5, "x": 1, "-1": 1, "8": "many", "²": 1}, dict[Count, Number]) == {2: 5.0}
 
 
 def test_labels_tell_runs_apart(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from thinwire.bench import methods
+from thinwire.bench import columns, methods
 from thinwire.bench.case import Case
 from thinwire.bench.fullgraph import set_up
 from thinwire.codecs.twins.rows import row_bytes
@@ -29,13 +29,21 @@ from thinwire.fullgraph.curve import Array, Curve, Ints
 from thinwire.links import Door
 from thinwire.links.cost import Hinge
 
-__all__ = ["check", "prepare", "set_up", "step", "summary", "units"]
+__all__ = ["CAPTION", "COLUMNS", "check", "prepare", "set_up", "step", "summary", "units"]
 
 BITS = (2, 4, 8)
 METHODS = ("uniform", "random", "adaptive", "trade", "grouped")
 DRAWS = 5
 # Any rate: it cancels out where all pairs have the same.
 LINE = Hinge(0.0, 0.0, 1e-8)
+COLUMNS = (
+    columns.Column("variance", lambda row: f"{row.figure('variance_to_uniform', 1.0):.3f}"),
+    columns.Column("worst", lambda row: f"{row.figure('worst_to_uniform', 1.0):.3f}"),
+    columns.figure("objective", "objective", ".4f"),
+)
+CAPTION = (
+    "weighted variance beside `uniform`, the mean of all layers and directions and the worst of them; AdaQP's objective"
+)
 
 
 def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:

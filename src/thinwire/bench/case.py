@@ -2,25 +2,15 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta
+
+from thinwire.checked import strictly
 from thinwire.launch.lab import MOST_HOSTS, parse_rate
 from thinwire.links.exchange import LIMIT_S
-
-WORDS = {str: "a string", int: "a whole number", list: "a list of strings", dict: "a table"}
-KINDS: dict[str, type] = {
-    "workload": str,
-    "methods": list,
-    "hosts": int,
-    "rate": str,
-    "rates": list,
-    "ranks_per_host": int,
-    "repeats": int,
-    "seed": int,
-    "settings": dict,
-}
 
 
 @dataclass(frozen=True)
@@ -30,12 +20,12 @@ class Case:
     name: str
     workload: str
     methods: tuple[str, ...]
-    hosts: int
+    hosts: Annotated[int, Meta(ge=1, le=MOST_HOSTS)]
     rate: str = "1gbit"
     rates: tuple[str, ...] = ()
-    ranks_per_host: int = 1
-    repeats: int = 5
-    seed: int = 0
+    ranks_per_host: Annotated[int, Meta(ge=1)] = 1
+    repeats: Annotated[int, Meta(ge=1)] = 5
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     limit_s: float = LIMIT_S
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -50,22 +40,13 @@ def load_case(path: Path) -> Case:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
-    known = set(KINDS)
-    unknown = sorted(set(content) - known)
-    if unknown:
+    known = {key.name for key in fields(Case)} - {"name", "limit_s"}  # which the file's name and the command line say
+    if unknown := sorted(set(content) - known):
         raise ValueError(f"{path}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}")
-    for key in ("workload", "methods", "hosts"):
-        if key not in content:
-            raise ValueError(f"{path}: no {key}; a case needs workload, methods and hosts")
-    for key, value in content.items():
-        # By exact type: true is an int to Python, and a string a sequence of letters.
-        if type(value) is not KINDS[key]:
-            raise ValueError(f"{path}: {key} is {value!r}; give {WORDS[KINDS[key]]}")
-        if isinstance(value, list) and not all(isinstance(each, str) for each in value):
-            raise ValueError(f"{path}: {key} is {value!r}; give {WORDS[list]}")
-    content["methods"] = tuple(content["methods"])
-    content["rates"] = tuple(content.get("rates", ()))
-    case = Case(name=path.stem, **content)
+    try:
+        case = strictly({"name": path.stem, **content}, Case)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     _check(path, case)
     return case
 
@@ -73,13 +54,6 @@ def load_case(path: Path) -> Case:
 def _check(path: Path, case: Case) -> None:
     if not case.methods or len(set(case.methods)) != len(case.methods):
         raise ValueError(f"{path}: methods is {list(case.methods)}; give at least one, each once")
-    for key in ("hosts", "ranks_per_host", "repeats"):
-        if getattr(case, key) < 1:
-            raise ValueError(f"{path}: {key} is {getattr(case, key)!r}; give 1 or more")
-    if case.hosts > MOST_HOSTS:
-        raise ValueError(f"{path}: hosts is {case.hosts}; give at most {MOST_HOSTS}")
-    if not 0 <= case.seed < 2**63:
-        raise ValueError(f"{path}: seed is {case.seed}; give 0 or more, below 2**63")
     if case.rates and len(case.rates) != case.hosts:
         raise ValueError(
             f"{path}: {len(case.rates)} rates for {case.hosts} hosts; give one for each, or `rate` for all"

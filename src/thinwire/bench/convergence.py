@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from thinwire import gradients
-from thinwire.bench import tasks
+from thinwire.bench import columns, tasks
 from thinwire.bench.case import Case
 from thinwire.gradients.algorithms import algorithm
 from thinwire.links import Door
@@ -22,6 +22,13 @@ MOMENTUM_OF = 0.9
 # The final loss is the mean over so many batches, the same for all, with batch norms at rest.
 FINAL_BATCHES, FINAL_SIZE, FINAL_SEED = 8, 64, 999
 GROUPS = "equal:4"
+COLUMNS = (
+    columns.MB_SENT,
+    columns.figure("loss", "loss", ".4f"),
+    columns.Column("from-to", lambda row: f"{row.figure('loss_low'):.4f}-{row.figure('loss_high'):.4f}"),
+    columns.Column("beside", lambda row: f"{row.figure('loss_ratio') - 1:+.1%}"),
+)
+CAPTION = "{} seeds; the mean of final losses, from-to, and beside the first method's"
 
 
 def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:

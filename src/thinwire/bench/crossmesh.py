@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thinwire.bench import columns
 from thinwire.bench.case import Case
 from thinwire.crossmesh.broadcast import STRATEGIES
 from thinwire.crossmesh.layout import Layout, region_shape
@@ -26,6 +27,7 @@ from thinwire.links import Door
 
 DTYPE = torch.float32
 PROBLEM = re.compile(r"(?P<source>[\dx]+(?: \w+)+) -> (?P<destination>[\dx]+(?: \w+)+) of (?P<shape>[\dx]+)")
+COLUMNS, CAPTION = columns.USUAL, columns.CAPTION
 
 
 def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thinwire.bench import columns
 from thinwire.bench.case import Case
 from thinwire.codecs import seed_from
 from thinwire.codecs.spec import parse_codec
 from thinwire.links import Door
 
 KNOWN = {"rows", "width"}
+COLUMNS, CAPTION = columns.USUAL, columns.CAPTION
 
 
 def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
-from thinwire.bench import tasks
+from thinwire.bench import columns, tasks
 from thinwire.bench.case import Case
 from thinwire.bench.gradients import sent_bytes
 from thinwire.bench.tasks import Task
@@ -37,6 +37,19 @@ STEPS = 200
 LIMIT_STEPS = 30
 # The final loss is the mean over so many batches, the same for all.
 FINAL_BATCHES, FINAL_SIZE, FINAL_SEED = 8, 16, 999
+COLUMNS = (
+    columns.SECONDS,
+    columns.RATIO,
+    columns.WAITING,
+    columns.figure("loss", "loss", ".3f"),
+    columns.figure("beside", "loss_beside", "+.1%"),
+    columns.Column("gradients", lambda row: f"{columns.figure_text(row, 'gradients_thinner', '.1f')}x"),
+    columns.Column("weights", lambda row: f"{columns.figure_text(row, 'parameters_thinner', '.1f')}x"),
+)
+CAPTION = (
+    "{} seeds; seconds a step, and what of it is beyond one that sends nothing; the mean of final losses, and "
+    "beside the first method's; how many times fewer bytes of gradients and of weights than its collectives need"
+)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from thinwire import graphs
-from thinwire.bench import methods
+from thinwire.bench import columns, methods
 from thinwire.bench.case import Case
 from thinwire.bench.free import FreeDoor
 from thinwire.bench.turns import Turns
@@ -20,6 +20,7 @@ from thinwire.codecs import Identity
 from thinwire.links import Door
 
 MORE = {"turn": int, "float32_turn": int}
+COLUMNS, CAPTION = columns.USUAL, columns.CAPTION
 
 
 def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:

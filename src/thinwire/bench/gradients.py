@@ -19,7 +19,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire import gradients
-from thinwire.bench import tasks
+from thinwire.bench import columns, tasks
 from thinwire.bench.case import Case
 from thinwire.bench.tasks import Task
 from thinwire.gradients.algorithms import AUTO, algorithm
@@ -33,6 +33,7 @@ MORE = {"codec": str, "turn": int}
 POWERSGD_RANK = 2
 ONE_BUCKET_MIB = 4096
 WARM_UP = 3
+COLUMNS, CAPTION = columns.USUAL, columns.CAPTION
 
 
 def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:

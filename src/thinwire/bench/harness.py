@@ -9,7 +9,6 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,14 +28,20 @@ from thinwire.bench import (
     training,
 )
 from thinwire.bench.case import Case
+from thinwire.bench.columns import Column
+from thinwire.bench.result import CaseResult, MethodRow
 from thinwire.launch import Lab, LabUnavailable, RankFailed
 from thinwire.links import Door
 from thinwire.scratch import scratch_folder
 
 
 class Workload(Protocol):
-    """What a case runs: a module with these functions."""
+    """What a case runs: a module with these functions, and with what a table shows of it."""
 
+    @property
+    def COLUMNS(self) -> tuple[Column, ...]: ...  # noqa: N802 (a module's constant)
+    @property
+    def CAPTION(self) -> str: ...  # noqa: N802 (likewise); with braces for the number of runs
     def check(self, methods: tuple[str, ...], settings: Mapping[str, Any], /) -> None: ...
     def set_up(self, case: Case, folder: Path, /) -> None: ...  # once, before there are ranks
     def prepare(self, door: Door, case: Case, folder: Path, /) -> Any: ...  # on each rank, before any clock runs
@@ -63,42 +68,6 @@ WHOLE = ("training", "convergence", "fsdp")
 LOOK_S = 0.2
 EVENTS = "events.jsonl"
 CHANNEL = "harness"
-
-
-@dataclass(frozen=True)
-class MethodRow:
-    """One method's steps: seconds until the last rank was done, bytes of all ranks, share of the time spent waiting."""
-
-    method: str
-    seconds_median: float
-    seconds_low: float
-    seconds_high: float
-    ratio: float  # the first method's median over this one's
-    bytes: int
-    exposed_share: float
-    repeats: int
-    channels: dict[str, int]  # bytes by channel
-    limit_ratio: float | None = None  # seconds over those of the method that is the limit, like `free`
-    more: dict[str, Any] | None = None  # what the workload adds
-
-
-@dataclass(frozen=True)
-class CaseResult:
-    """What a case found; `failed` says what stopped it, if anything did."""
-
-    case: Case
-    rows: list[MethodRow]
-    failed: str | None
-
-    def to_json(self) -> dict[str, Any]:
-        case = asdict(self.case)
-        rate = list(self.case.rates) or self.case.rate
-        rows = []
-        for row in self.rows:
-            content = asdict(row)
-            more = content.pop("more") or {}
-            rows.append({name: value for name, value in (content | more).items() if value is not None})
-        return {"case": case.pop("name"), **case, "rate": rate, "rows": rows, "failed": self.failed}
 
 
 def check(case: Case) -> None:

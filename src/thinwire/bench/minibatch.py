@@ -12,16 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from thinwire import minibatch
-from thinwire.bench import methods
+from thinwire.bench import columns, methods
 from thinwire.bench.case import Case
 from thinwire.bench.fullgraph import set_up
 from thinwire.bench.turns import Turns
 from thinwire.links import Door
 
-__all__ = ["LIMIT", "check", "prepare", "set_up", "step", "summary", "units"]
+__all__ = ["CAPTION", "COLUMNS", "LIMIT", "check", "prepare", "set_up", "step", "summary", "units"]
 
 MORE = {"turn": int, "forward_ms": int}
 LIMIT = methods.REPLICATED
+COLUMNS = (
+    columns.SECONDS,
+    columns.RATIO,
+    columns.MB_SENT,
+    columns.WAITING,
+    columns.beside_limit("/full"),
+    columns.figure("rows", "remote_rows", ",.0f"),
+    columns.figure("predicted", "predicted_rows", ",.0f"),
+)
+CAPTION = columns.CAPTION
 
 
 def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:

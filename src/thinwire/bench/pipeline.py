@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 
-from thinwire.bench import stages, tasks
+from thinwire.bench import columns, stages, tasks
 from thinwire.bench.case import Case
 from thinwire.crossmesh.pipelines import schedule as schedules
 from thinwire.crossmesh.pipelines.edges import Edge
@@ -71,6 +71,16 @@ class Method:
     def build(self, num_stages: int, num_microbatches: int) -> Schedule:
         made = SCHEDULES[self.schedule](num_stages, num_microbatches)
         return schedules.split(made, delay=self.delay) if self.split else made
+
+
+COLUMNS = (
+    columns.SECONDS,
+    columns.FROM_TO,
+    columns.RATIO,
+    columns.PREDICTED,
+    columns.Column("kept", lambda row: ",".join(map(str, row.figure("peak_activations")))),
+)
+CAPTION = "median of {} interleaved runs; kept: the most activations, in micro-batches, that each stage kept"
 
 
 def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:

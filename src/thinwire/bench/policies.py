@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from thinwire.bench import methods
+from thinwire.bench import columns, methods
 from thinwire.bench.case import Case
 from thinwire.bench.fullgraph import set_up
 from thinwire.graphs import TRAIN
@@ -17,10 +17,18 @@ from thinwire.minibatch.policies import Question, capacity, choose, worth
 from thinwire.minibatch.schedule import schedule_of
 from thinwire.minibatch.topology import Array
 
-__all__ = ["check", "prepare", "set_up", "step", "summary", "units"]
+__all__ = ["CAPTION", "COLUMNS", "check", "prepare", "set_up", "step", "summary", "units"]
 
 SALIENT = Salient.name
 ALPHAS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def _rows_at(alpha: str) -> columns.Column:
+    return columns.Column(alpha, lambda row: f"{row.figure('remote_rows')[alpha] / 1e3:,.1f}")
+
+
+COLUMNS = tuple(_rows_at(str(alpha)) for alpha in ALPHAS)
+CAPTION = "rows fetched from other ranks in an epoch, in thousands, by replication factor"
 
 
 def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from thinwire import crossmesh
+from thinwire.bench import columns
 from thinwire.bench.case import Case
 from thinwire.codecs import seed_from
 from thinwire.crossmesh.layout import region_shape
@@ -32,6 +33,16 @@ TRAINER, SERVER = ((0, 1), (2, 3)), ((4, 5),)
 HOSTS, RANKS_PER_HOST = 3, 2
 CHANGE = 1e-3
 PROBES = 16
+COLUMNS = (
+    columns.SECONDS,
+    columns.FROM_TO,
+    columns.RATIO,
+    columns.MB_SENT,
+    columns.PREDICTED,
+    columns.Column("least MB", lambda row: f"{row.figure('least_bytes') / 1e6:,.2f}"),
+    columns.figure("error", "error", ".1e"),
+)
+CAPTION = "median of {} interleaved runs; MB that went from host to host, and the least that could"
 
 
 def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:

@@ -9,16 +9,38 @@ from pathlib import Path
 from typing import Any
 
 from thinwire import graphs
-from thinwire.bench import methods
+from thinwire.bench import columns, methods
 from thinwire.bench.case import Case
 from thinwire.bench.fullgraph import set_up
+from thinwire.bench.result import MethodRow
 from thinwire.fullgraph import Exact
 from thinwire.links import Door
 from thinwire.training.job import Job
 
-__all__ = ["check", "prepare", "set_up", "step", "summary", "units"]
+__all__ = ["CAPTION", "COLUMNS", "check", "prepare", "set_up", "step", "summary", "units"]
 
 MORE = {"evaluate_every": int, "timed": bool}
+
+
+def _is_timed(case: Case, rows: Sequence[MethodRow]) -> bool:
+    return bool(case.settings.get("timed"))
+
+
+COLUMNS = (
+    replace(columns.SECONDS, is_shown=_is_timed),
+    replace(columns.RATIO, is_shown=_is_timed),
+    columns.MB_SENT,
+    columns.figure("score", "score", ".2%"),
+    columns.figure("points", "points_to_exact", "+.2f"),
+    columns.figure("best", "best_score", ".2%"),
+    columns.figure("points", "best_points_to_exact", "+.2f"),
+    replace(columns.figure("to exact's", "to_score_s", ".4g"), is_shown=_is_timed),
+)
+CAPTION = (
+    "{} seeds; mean test score after the last epoch, and in the epoch of the best validation score, with "
+    "points beside `exact` of the same model; where time was taken, median seconds of training, and until that one's "
+    "final validation score was reached"
+)
 
 
 def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:

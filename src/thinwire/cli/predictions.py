@@ -15,7 +15,7 @@ from thinwire.prediction import Prediction
 from thinwire.prediction.comparison import base_of, comparable
 
 if TYPE_CHECKING:
-    from thinwire.bench.harness import CaseResult
+    from thinwire.bench.result import CaseResult
 
 BARS = " ▁▂▃▄▅▆▇█"
 

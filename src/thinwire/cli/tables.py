@@ -3,7 +3,7 @@
 from __future__ import annotations  # types of all workloads, of which a command imports its own
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -13,7 +13,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from thinwire.bench import batches as batch_bench
     from thinwire.bench import codec as codec_bench
-    from thinwire.bench import harness
+    from thinwire.bench.result import CaseResult
     from thinwire.gradients import Plan
 
 
@@ -68,99 +68,34 @@ def batches(result: batch_bench.BatchBench) -> Table:
     return table
 
 
-CAPTIONS = {
-    "": "median of {} interleaved runs (fastest to slowest); waiting: share of a step's time",
-    "training": "{} seeds; mean test score after the last epoch, and in the epoch of the best validation score, with "
-    "points beside `exact` of the same model; where time was taken, median seconds of training, and until that one's "
-    "final validation score was reached",
-    "convergence": "{} seeds; the mean of final losses, from-to, and beside the first method's",
-    "fsdp": "{} seeds; seconds a step, and what of it is beyond one that sends nothing; the mean of final losses, and "
-    "beside the first method's; how many times fewer bytes of gradients and of weights than its collectives need",
-    "policies": "rows fetched from other ranks in an epoch, in thousands, by replication factor",
-    "pipeline": "median of {} interleaved runs; kept: the most activations, in micro-batches, that each stage kept",
-    "sync": "median of {} interleaved runs; MB that went from host to host, and the least that could",
-    "bits": "weighted variance beside `uniform`, the mean of all layers and directions and the worst of them; AdaQP's "
-    "objective",
-}
-
-
-def methods(result: harness.CaseResult) -> Table:
+def methods(result: CaseResult) -> Table:
     """A case's methods, the first one as the measure of the rest."""
-    case = result.case
+    # Imported here: they bring every workload along, which codecs and batches do without.
+    from thinwire.bench import columns, harness
+
+    case, workload = result.case, harness.WORKLOADS.get(result.case.workload)
     where = f"{case.hosts} hosts at {case.settings.get('rates') or ', '.join(case.rates) or case.rate}"
     runs = "/".join(str(count) for count in sorted({row.repeats for row in result.rows}))
-    caption = CAPTIONS.get(case.workload, CAPTIONS[""])
     table = Table(
         title=f"{escape(case.name)}: {case.workload} on {where}",
-        caption=caption.format(runs),
+        caption=(workload.CAPTION if workload else columns.CAPTION).format(runs),
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
-    shown: list[tuple[str, Callable[[harness.MethodRow], str]]] = [
-        ("seconds", lambda row: f"{row.seconds_median:.4g}"),
-        ("from-to", lambda row: f"{row.seconds_low:.3g}-{row.seconds_high:.3g}"),
-        ("ratio", lambda row: f"{row.ratio:.2f}x"),
-        ("MB sent", lambda row: f"{(row.more or {}).get('wire_bytes', row.bytes) / 1e6:,.2f}"),
-        ("waiting", lambda row: f"{(row.more or {}).get('exposed_share', row.exposed_share):.0%}"),
-    ]
-    if any(row.limit_ratio for row in result.rows):
-        shown.append(("/free", lambda row: f"{row.limit_ratio:.2f}"))
-    if any((row.more or {}).get("predicted_s") for row in result.rows):
-        shown = [each for each in shown if each[0] != "from-to"]  # 80 columns hold so much
-        shown.append(("predicted", lambda row: _figure(row, "predicted_s", ".4g")))
-    if any((row.more or {}).get("assign_share") for row in result.rows):
-        shown.append(("choosing", lambda row: _figure(row, "assign_share", ".1%")))
-    if case.workload == "pipeline":
-        shown = [each for each in shown if each[0] not in ("MB sent", "waiting")]
-        shown.append(("kept", lambda row: ",".join(map(str, (row.more or {})["peak_activations"]))))
-    if case.workload == "sync":
-        shown = [each for each in shown if each[0] != "waiting"]
-        shown.append(("least MB", lambda row: f"{(row.more or {})['least_bytes'] / 1e6:,.2f}"))
-        shown.append(("error", lambda row: _figure(row, "error", ".1e")))
-    if case.workload == "bits":
-        shown = [("variance", lambda row: f"{(row.more or {}).get('variance_to_uniform', 1.0):.3f}")]
-        shown.append(("worst", lambda row: f"{(row.more or {}).get('worst_to_uniform', 1.0):.3f}"))
-        shown.append(("objective", lambda row: f"{(row.more or {})['objective']:.4f}"))
-    if case.workload == "convergence":
-        shown = [each for each in shown if each[0] == "MB sent"]
-        shown.append(("loss", lambda row: _figure(row, "loss", ".4f")))
-        shown.append(("from-to", lambda row: f"{_figure(row, 'loss_low', '.4f')}-{_figure(row, 'loss_high', '.4f')}"))
-        shown.append(("beside", lambda row: f"{(row.more or {})['loss_ratio'] - 1:+.1%}"))
-    if case.workload == "fsdp":
-        shown = [each for each in shown if each[0] not in ("from-to", "/free", "MB sent")]
-        shown.append(("loss", lambda row: _figure(row, "loss", ".3f")))
-        shown.append(("beside", lambda row: _figure(row, "loss_beside", "+.1%")))
-        shown.append(("gradients", lambda row: f"{_figure(row, 'gradients_thinner', '.1f')}x"))
-        shown.append(("weights", lambda row: f"{_figure(row, 'parameters_thinner', '.1f')}x"))
-    if case.workload == "minibatch":
-        shown = [("/full" if name == "/free" else name, form) for name, form in shown if name != "from-to"]
-        shown.append(("rows", lambda row: _figure(row, "remote_rows", ",.0f")))
-        shown.append(("predicted", lambda row: _figure(row, "predicted_rows", ",.0f")))
-    if case.workload == "policies":
-        shown = [
-            (alpha, _rows_at(alpha)) for alpha in ((result.rows[0].more or {}) if result.rows else {})["remote_rows"]
-        ]
-    if case.workload == "training":
-        timed = case.settings.get("timed")
-        shown = [each for each in shown if each[0] == "MB sent" or (timed and each[0] in ("seconds", "ratio"))]
-        shown.append(("score", lambda row: _figure(row, "score", ".2%")))
-        shown.append(("points", lambda row: _figure(row, "points_to_exact", "+.2f")))
-        shown.append(("best", lambda row: _figure(row, "best_score", ".2%")))
-        shown.append(("points", lambda row: _figure(row, "best_points_to_exact", "+.2f")))
-        if timed:
-            shown.append(("to exact's", lambda row: _figure(row, "to_score_s", ".4g")))
+    declared = workload.COLUMNS if workload else columns.USUAL
+    shown = [column for column in declared if column.is_shown(case, result.rows)]
     table.add_column("method", min_width=16)
-    for heading, _ in shown:
-        table.add_column(heading, justify="right", no_wrap=True)
+    for column in shown:
+        table.add_column(column.heading, justify=column.justify, no_wrap=True)
     for row in result.rows:
-        table.add_row(row.method, *(form(row) for _, form in shown))
+        table.add_row(row.method, *(column.text(row) for column in shown))
     return table
 
 
-def problems(result: harness.CaseResult) -> Table | None:
+def problems(result: CaseResult) -> Table | None:
     """Each problem's seconds by every method, and how far above the plan's own bound the best and `auto` are."""
-    by_method = {row.method: (row.more or {}).get("problems") for row in result.rows}
+    by_method = {row.method: row.figure("problems") for row in result.rows}
     if not by_method or not all(by_method.values()):
         return None
     table = Table(title="seconds, and over the bound", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
@@ -169,13 +104,13 @@ def problems(result: harness.CaseResult) -> Table | None:
         table.add_column(method, justify="right", no_wrap=True)
     table.add_column("bound", justify="right", no_wrap=True)
     for name in next(iter(by_method.values())) or ():
-        shown = [own[name] for own in by_method.values() if own]
-        cells = [f"{each['seconds']:.3f} {each['over_bound']:5.2f}x" for each in shown]
-        table.add_row(name, *cells, f"{shown[-1]['bound_s']:.3f}")
+        figures = [problems[name] for problems in by_method.values() if problems]
+        cells = [f"{figure['seconds']:.3f} {figure['over_bound']:5.2f}x" for figure in figures]
+        table.add_row(name, *cells, f"{figures[-1]['bound_s']:.3f}")
     return table
 
 
-def thinner(result: harness.CaseResult) -> list[str]:
+def thinner(result: CaseResult) -> list[str]:
     """How much thinner than the first method's each layer's messages are."""
     if not result.rows:
         return []
@@ -183,20 +118,10 @@ def thinner(result: harness.CaseResult) -> list[str]:
     lines = []
     for row in result.rows[1:]:
         both = [name for name in first if name.endswith(".forward") and 0 < row.channels.get(name, 0) < first[name]]
-        thinner = ", ".join(f"{name.removesuffix('.forward')} {first[name] / row.channels[name]:.1f}x" for name in both)
-        if thinner:
-            lines.append(f"{row.method}: halo messages thinner than {result.rows[0].method}'s by {thinner}")
+        ratios = ", ".join(f"{name.removesuffix('.forward')} {first[name] / row.channels[name]:.1f}x" for name in both)
+        if ratios:
+            lines.append(f"{row.method}: halo messages thinner than {result.rows[0].method}'s by {ratios}")
     return lines
-
-
-def _rows_at(alpha: str) -> Callable[[harness.MethodRow], str]:
-    return lambda row: f"{(row.more or {})['remote_rows'][alpha] / 1e3:,.1f}"
-
-
-def _figure(row: harness.MethodRow, name: str, form: str) -> str:
-    """Of what the workload adds."""
-    value = (row.more or {}).get(name)
-    return "-" if value is None else format(value, form)
 
 
 def links(profile: Mapping[str, Any]) -> Table:

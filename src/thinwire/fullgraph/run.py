@@ -50,7 +50,7 @@ class Run(run.Run):
     def _messages(job: Job[Method], manifest: Manifest, num_features: int, num_classes: int) -> list[dict[str, Any]]:
         """Known beforehand where the layers are ours."""
         widths = widths_of(num_features, num_classes, layers=job.layers, hidden=job.hidden)
-        halo_rows = sum(part["num_halo"] for part in manifest.parts)
+        halo_rows = sum(part.num_halo for part in manifest.parts)
         return messages.to_json(messages.messages(job.model, widths, halo_rows, job.method))
 
     def first_plan(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ what is still on its way then has cost it nothing yet.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,13 +17,42 @@ from thinwire.gradients.costs import Contention
 from thinwire.links import Door, Transfer
 from thinwire.links.cost import Hinge
 
-# So many at most; beside backward each takes about twice its time.
+# So many messages at most; beside backward each takes about twice its time.
 MANY, SMALL_BYTES = 64, 2_000
 LONGER = 2
 FEW = 4
 LEAST_BYTES, MOST_BYTES = 20_000, 4_000_000
 PASSES = 8
 CHANNEL = "profile.contention"
+
+
+@dataclass(frozen=True)
+class Load:
+    """Messages that a pass sends: of `size` bytes each, so many when each of these tensors is ready."""
+
+    size: int = 0
+    at_tensor: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PassTimes:
+    """Seconds of a pass, and from the arrival of its first message to that of its last.
+
+    Not from the post: a rank whose pass begins late is waited for once, however many messages there are.
+    """
+
+    seconds: float
+    arriving_s: float
+
+
+@dataclass(frozen=True)
+class Round:
+    """A pass of each kind, one after the other: a machine that changes its pace does so for all of them."""
+
+    alone: PassTimes
+    many: PassTimes  # small messages, over all of backward
+    few: PassTimes  # large messages, over all of backward
+    queued: PassTimes  # small messages that queue from backward's start
 
 
 def measure(
@@ -38,24 +68,32 @@ def measure(
     if n == 1 or not num_tensors:
         return Contention(0.0, 0.0)
     # About as long on their way as half of backward.
-    each_s = alone_s / (2 * FEW)
-    large = int(min(max((each_s - gather.fixed_s) / max(gather.slope, 1e-15), LEAST_BYTES), MOST_BYTES))
+    message_s = alone_s / (2 * FEW)
+    large = int(min(max((message_s - gather.fixed_s) / max(gather.slope, 1e-15), LEAST_BYTES), MOST_BYTES))
     queued = int(min(max(alone_s / 2 / gather(SMALL_BYTES), FEW), MANY))
     many, few = min(max(queued // LONGER, FEW), num_tensors), min(FEW, num_tensors)
-    kinds: list[tuple[dict[int, int], int]] = [
-        ({}, 0),
-        ({num_tensors * number // many: 1 for number in range(many)}, SMALL_BYTES),
-        ({num_tensors * number // few: 1 for number in range(few)}, large),
-        ({0: queued}, SMALL_BYTES),
+    spread_many, spread_few = _spread(many, SMALL_BYTES, num_tensors), _spread(few, large, num_tensors)
+    queue = Load(SMALL_BYTES, {0: queued})
+    rounds = [
+        Round(
+            alone=_pass(door, backward, Load(), device),
+            many=_pass(door, backward, spread_many, device),
+            few=_pass(door, backward, spread_few, device),
+            queued=_pass(door, backward, queue, device),
+        )
+        for _ in range(PASSES)
     ]
-    # One of each in turn: a machine that changes its pace does so for all.
-    passes = [[_beside(door, backward, places, size, device) for places, size in kinds] for _ in range(PASSES)]
-    idle = [_beside(door, _nothing, {0: queued}, SMALL_BYTES, device)[1] for _ in range(PASSES)]
+    idle = [_pass(door, _nothing, queue, device) for _ in range(PASSES)]
     rows = [
-        [each[1][0] - each[0][0], each[2][0] - each[0][0], each[3][1], alone]
-        for each, alone in zip(passes, idle, strict=True)
+        [
+            times.many.seconds - times.alone.seconds,
+            times.few.seconds - times.alone.seconds,
+            times.queued.arriving_s,
+            undisturbed.arriving_s,
+        ]
+        for times, undisturbed in zip(rounds, idle, strict=True)
     ]
-    many_s, few_s, drained_s, idle_s = columns.medians(door, rows)
+    many_s, few_s, beside_s, idle_s = columns.medians(door, rows)
     many_s, few_s = max(many_s, 0.0), max(few_s, 0.0)
     pace_s = min(idle_s / (queued - 1), gather(SMALL_BYTES))
     small_bytes, large_bytes = (n - 1) * SMALL_BYTES, (n - 1) * large
@@ -63,9 +101,14 @@ def measure(
     return Contention(
         message_s=max(many_s / many - byte_s * small_bytes, 0.0),
         byte_s=byte_s,
-        lag_s=max(drained_s / (queued - 1) - pace_s, 0.0),
+        lag_s=max(beside_s / (queued - 1) - pace_s, 0.0),
         haste_s=gather(SMALL_BYTES) - pace_s,
     )
+
+
+def _spread(messages: int, size: int, num_tensors: int) -> Load:
+    """Over all of backward, at most one message a tensor."""
+    return Load(size, {num_tensors * number // messages: 1 for number in range(messages)})
 
 
 def _nothing(on_ready: Callable[[int], None]) -> float:
@@ -73,26 +116,18 @@ def _nothing(on_ready: Callable[[int], None]) -> float:
     return 0.0
 
 
-def _beside(
-    door: Door,
-    backward: Callable[[Callable[[int], None]], float],
-    places: Mapping[int, int],
-    size: int,
-    device: torch.device,
-) -> tuple[float, float]:
-    """Seconds of a pass that posts so many messages at these tensors, and from the first one's arrival to the last's.
-
-    Not from the post: a rank whose pass begins late is waited for once, however many messages there are.
-    """
+def _pass(
+    door: Door, backward: Callable[[Callable[[int], None]], float], load: Load, device: torch.device
+) -> PassTimes:
     door.barrier(channel=columns.CHANNEL)
-    data = torch.zeros(size, dtype=torch.uint8, device=device)
+    data = torch.zeros(load.size, dtype=torch.uint8, device=device)
     posted: list[Transfer[list[Tensor]]] = []
 
     def on_ready(number: int) -> None:
-        sizes = [size] * door.world_size
-        posted.extend(door.all_gather(data, sizes, channel=CHANNEL) for _ in range(places.get(number, 0)))
+        sizes = [load.size] * door.world_size
+        posted.extend(door.all_gather(data, sizes, channel=CHANNEL) for _ in range(load.at_tensor.get(number, 0)))
 
     seconds = backward(on_ready)
     for transfer in posted:
         transfer.wait()
-    return seconds, posted[-1].seconds - posted[0].seconds if posted else 0.0
+    return PassTimes(seconds, posted[-1].seconds - posted[0].seconds if posted else 0.0)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from thinwire.checked import strictly
 from thinwire.codecs import Codec
 from thinwire.gradients.algorithms import ALL_GATHER, ALL_REDUCE, DENSE, TWO_STEP, algorithm
 from thinwire.gradients.layout import SMALL
@@ -76,20 +77,7 @@ class Profile:
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> "Profile":
-        costs = {
-            spec: CodecCost(*(Affine(**row[part]) for part in ("encode", "add", "decode")))
-            for spec, row in content["codecs"].items()
-        }
-        return Profile(
-            world_size=content["world_size"],
-            order=content["order"],
-            tensors=tuple(TensorTimes(**row) for row in content["tensors"]),
-            rest_s=content["rest_s"],
-            codecs=costs,
-            transfers={kind: Hinge(**row) for kind, row in content["transfers"].items()},
-            post_s=content["post_s"],
-            contention=Contention(**content["contention"]),
-        )
+        return strictly(content, Profile)
 
 
 def routes_of(profile: Profile, specs: Sequence[str], *, feedback: bool = True) -> list[tuple[str, str, Route]]:

@@ -16,6 +16,7 @@ from thinwire.gradients.costs import READY
 from thinwire.gradients.group import Group
 from thinwire.gradients.memory import State
 from thinwire.gradients.planning import Plan
+from thinwire.gradients.primitives import make_group
 from thinwire.gradients.progress import WINDOW, Progress, Watch
 from thinwire.gradients.verdict import Verdict
 from thinwire.links import Door
@@ -154,7 +155,7 @@ class Hook:
         names, sizes = [name for name, _ in named], [size for _, size in named]
         if self._first_pass:
             # DDP learns the order of gradients in its first pass, and has groups of its own there: sent as they are.
-            return Group(number, names, sizes, algorithm(NONE), ALL_REDUCE, self.door, device=device)
+            return make_group(number, names, sizes, algorithm(NONE), ALL_REDUCE, self.door, device=device)
         own = self._planned[number] if number < len(self._planned) else None
         planned = own.names if own is not None else ()
         if own is None or set(names) != {name for name in planned if self.plan.sizes[name]}:
@@ -163,7 +164,7 @@ class Hook:
                 "Gradients come in another order than when the profile was taken: profile it again, as it is"
             )
         if number not in self._groups:
-            self._groups[number] = Group(
+            self._groups[number] = make_group(
                 number,
                 names,
                 sizes,

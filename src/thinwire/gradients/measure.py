@@ -14,8 +14,8 @@ import torch
 from thinwire.gradients import columns
 from thinwire.gradients.algorithms import algorithm
 from thinwire.gradients.costs import Affine, CodecCost
-from thinwire.gradients.group import Group
 from thinwire.gradients.layout import SMALL
+from thinwire.gradients.primitives import make_group
 from thinwire.links import Door
 
 # One group tells a group's cost, a longer one a value's. The model's own tensors, up to so many values of them, tell
@@ -52,7 +52,7 @@ def _times(spec: str, sizes: Sequence[int], door: Door, device: torch.device) ->
     """Usual seconds: encode, add a payload, decode."""
     found = algorithm(spec)
     names = [str(number) for number in range(len(sizes))]
-    group = Group(0, names, sizes, found, found.primitives[0], door, device=device)
+    group = make_group(0, names, sizes, found, found.primitives[0], door, device=device)
     generator = torch.Generator(device).manual_seed(0)
     gradient = torch.randn(sum(sizes), generator=generator, device=device)
     total = torch.zeros_like(gradient)

@@ -122,6 +122,51 @@ class Momentum(Memory):
         return {MOMENTUM: self._kept[0], RESIDUAL: self._kept[1]}
 
 
+class SliceDebt:
+    """What the second encoding of a two-step exchange lost of this rank's slice: it goes out with the next sum."""
+
+    def __init__(self, place: slice) -> None:
+        """`place`: where the slice lies in the group's values."""
+        self._place = place
+        self._kept: Tensor | None = None
+        self._next: Tensor | None = None
+
+    def take_from(self, owed: Tensor) -> None:
+        """Take over this slice's part of what the group's slices owe altogether."""
+        self._kept = owed[self._place].clone()
+        owed[self._place] = 0.0
+
+    def compensate(self, total: Tensor) -> None:
+        if self._kept is not None:
+            total += self._kept
+
+    def forget(self) -> None:
+        """A new step begins."""
+        self._next = None
+
+    def remember(self, lost: Tensor) -> None:
+        self._next = lost
+
+    def keep(self, part: slice) -> None:
+        """As `Memory.keep`, of the group's values."""
+        low, high = max(part.start, self._place.start), min(part.stop, self._place.stop)
+        if self._next is not None and low < high:
+            here = slice(low - self._place.start, high - self._place.start)
+            self._next[here] = 0.0 if self._kept is None else self._kept[here]
+
+    def commit(self) -> None:
+        if self._next is not None:
+            self._kept, self._next = self._next, None
+
+    def whole(self, size: int) -> Tensor | None:
+        """In its place among the group's values, of which there are `size`."""
+        if self._kept is None:
+            return None
+        whole = self._kept.new_zeros(size)
+        whole[self._place] = self._kept
+        return whole
+
+
 def memory_for(
     kind: str,
     names: Sequence[str],

@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from thinwire import artifacts
+from thinwire.checked import strictly
 from thinwire.gradients.algorithms import ALL_REDUCE, AUTO, LEAST_GAIN, MILDEST_FIRST, NONE, algorithm
 from thinwire.gradients.costs import READY, Profile, routes_of
 from thinwire.gradients.cupcake import equal_counts, fuse, layer_wise, one_group
@@ -81,12 +82,10 @@ class Plan:
     @staticmethod
     def read(path: Path) -> "Plan":
         content = artifacts.read_sealed(path, FORMAT, VERSION)
-        for word in ("format", "version", "checksum"):
-            content.pop(word)
-        groups = tuple(PlannedGroup(**row | {"names": tuple(row["names"])}) for row in content.pop("groups"))
-        saved = content.pop("predicted")
-        predicted = Prediction(**saved | {"groups": tuple(saved["groups"])}) if saved else None
-        return Plan(groups=groups, predicted=predicted, **content)
+        try:
+            return strictly(content, Plan)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}; profile and plan again") from None
 
 
 def plan(

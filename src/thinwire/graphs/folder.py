@@ -13,21 +13,52 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import Struct, structs
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from thinwire import artifacts
+from thinwire.checked import Count, strictly
 from thinwire.graphs.graph import GraphError
 from thinwire.graphs.shard import NUMBERS, TENSORS, Shard
 
 MANIFEST = "manifest.json"
 FORMAT = "thinwire shards"
 VERSION = 1
-# The manifest's keys, and the type of each.
-COUNTS = dict.fromkeys(("num_parts", "num_nodes", "num_edges"), int)
-KEYS = {**COUNTS, "classes": list, "settings": dict, "report": dict, "parts": list}
-SIZES = dict.fromkeys(("num_owned", "num_halo", "num_edges"), int)
-PART_KEYS = {"file": str, "sha256": str, **SIZES, "first_ids": list, **dict.fromkeys(NUMBERS, object)}
+
+
+class Part(Struct, frozen=True):
+    """What the manifest says of a part: its file, and the sizes of what is in it."""
+
+    file: str
+    sha256: str
+    num_owned: Count
+    num_halo: Count
+    num_edges: Count
+    first_ids: tuple[int, ...]
+    # NUMBERS of a Shard
+    part: Count
+    num_parts: Count
+    num_nodes: Count
+    num_train: Count
+    num_classes: Count
+    start: Count
+    num_central: Count
+    halo_from: tuple[Count, ...]
+    send_to: tuple[Count, ...]
+
+
+class Content(Struct, frozen=True):
+    """The manifest, as it is read."""
+
+    num_parts: Count
+    num_nodes: Count
+    num_edges: Count
+    classes: tuple[str, ...]
+    settings: dict[str, Any]
+    report: dict[str, Any]
+    parts: tuple[Part, ...]
+    checksum: str
 
 
 @dataclass(frozen=True)
@@ -41,13 +72,13 @@ class Manifest:
     classes: tuple[str, ...]
     settings: Mapping[str, Any]  # how it was partitioned, and from what
     report: Mapping[str, Any]  # how good the partition is
-    parts: tuple[Mapping[str, Any], ...]
+    parts: tuple[Part, ...]
     checksum: str  # of the manifest itself, which also says how long partitioning took
 
     @property
     def content(self) -> str:
         """A checksum of the parts: the same for folders that hold the same."""
-        return hashlib.sha256("".join(part["sha256"] for part in self.parts).encode()).hexdigest()
+        return hashlib.sha256("".join(part.sha256 for part in self.parts).encode()).hexdigest()
 
 
 def is_shard_folder(path: Path) -> bool:
@@ -115,44 +146,22 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         raise GraphError(f"{folder}: no {MANIFEST}; give a folder that `thinwire partition` wrote")
     try:
-        content = artifacts.read_sealed(path, FORMAT, VERSION)
+        content = strictly(artifacts.read_sealed(path, FORMAT, VERSION), Content)
+        _check_manifest(path, content)
     except ValueError as error:
-        raise GraphError(f"{error}; partition again") from error
-    _check_manifest(path, content)
-    return Manifest(
-        folder=folder,
-        num_parts=content["num_parts"],
-        num_nodes=content["num_nodes"],
-        num_edges=content["num_edges"],
-        classes=tuple(content["classes"]),
-        settings=content["settings"],
-        report=content["report"],
-        parts=tuple(content["parts"]),
-        checksum=content["checksum"],
-    )
+        where = "" if str(error).startswith(str(path)) else f"{path}: "
+        raise GraphError(f"{where}{error}; partition again") from error
+    return Manifest(folder=folder, **structs.asdict(content))
 
 
-def _check_manifest(path: Path, content: Mapping[str, Any]) -> None:
+def _check_manifest(path: Path, content: Content) -> None:
     """Its checksum only says that it is as somebody wrote it."""
-
-    def expect(place: str, there: Any, needed: Mapping[str, type]) -> None:
-        for key, kind in needed.items():
-            if not isinstance(there, dict) or key not in there:
-                raise GraphError(f"{path}: {place}has no {key!r}; partition again")
-            if not isinstance(there[key], kind) or isinstance(there[key], bool):
-                raise GraphError(f"{path}: {place}{key!r} is {there[key]!r}, no {kind.__name__}; partition again")
-
-    expect("", content, KEYS)
-    for number, part in enumerate(content["parts"]):
-        expect(f"part {number} ", part, PART_KEYS)
-        name = part["file"]
+    for number, part in enumerate(content.parts):
         # A name in the folder; a link of that name is followed, as whoever keeps shards on another disk wants it.
-        if name != Path(name).name or name == "..":
-            raise GraphError(f"{path}: part {number} is in {name!r}, which leads out of {path.parent}; partition again")
-    if len(content["parts"]) != content["num_parts"]:
-        raise GraphError(
-            f"{path}: {content['num_parts']} parts, and {len(content['parts'])} described; partition again"
-        )
+        if part.file != Path(part.file).name or part.file == "..":
+            raise ValueError(f"part {number} is in {part.file!r}, which leads out of {path.parent}")
+    if len(content.parts) != content.num_parts:
+        raise ValueError(f"num_parts is {content.num_parts}, and parts has {len(content.parts)}")
 
 
 def read_shard(folder: Path, part: int, *, verify: bool = True, features: bool = True) -> Shard:
@@ -164,10 +173,10 @@ def read_shard(folder: Path, part: int, *, verify: bool = True, features: bool =
     if not 0 <= part < manifest.num_parts:
         raise GraphError(f"{folder}: no part {part}; it has {manifest.num_parts}. Partition again for another number")
     entry = manifest.parts[part]
-    path = folder / entry["file"]
+    path = folder / entry.file
     if not path.is_file():
         raise GraphError(f"{path} is missing; copy it again, or partition again")
-    if verify and artifacts.digest(path) != entry["sha256"]:
+    if verify and artifacts.digest(path) != entry.sha256:
         raise GraphError(f"{path}: does not match its checksum in {MANIFEST}; copy it again, or partition again")
     try:
         with safe_open(path, framework="pt") as file:
@@ -175,7 +184,7 @@ def read_shard(folder: Path, part: int, *, verify: bool = True, features: bool =
             content: dict[str, Any] = {name: file.get_tensor(name) for name in there}
         if not features:
             content["x"] = torch.empty(len(content["original_ids"]), 0)
-        numbers = {name: _as_tuple(entry[name]) for name in NUMBERS}
+        numbers: dict[str, Any] = {name: getattr(entry, name) for name in NUMBERS}
         shard = Shard(**numbers, **content, folder_content=manifest.content)
         _check_sizes(shard, entry)
         return shard
@@ -183,9 +192,9 @@ def read_shard(folder: Path, part: int, *, verify: bool = True, features: bool =
         raise GraphError(f"{path}: not a sound shard ({error}); copy it again, or partition again") from error
 
 
-def _check_sizes(shard: Shard, entry: Mapping[str, Any]) -> None:
+def _check_sizes(shard: Shard, entry: Part) -> None:
     """Against the manifest: another part's file in this one's place is found even where nothing else is verified."""
-    owned, halo, edges = entry["num_owned"], entry["num_halo"], entry["num_edges"]
+    owned, halo, edges = entry.num_owned, entry.num_halo, entry.num_edges
     lengths = {
         "original_ids": owned,
         "halo_ids": halo,
@@ -201,11 +210,7 @@ def _check_sizes(shard: Shard, entry: Mapping[str, Any]) -> None:
         if len(getattr(shard, name)) != length:
             raise ValueError(f"{name} has {len(getattr(shard, name))} rows, the manifest says {length}")
     first = shard.original_ids[:1].tolist()
-    if first != entry["first_ids"] or sum(shard.halo_from) != halo:
+    if first != list(entry.first_ids) or sum(shard.halo_from) != halo:
         raise ValueError("these are another part's nodes")
     if int(shard.indptr[0]) != 0 or int(shard.indptr[-1]) != edges:
         raise ValueError("indptr does not span the edges")
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

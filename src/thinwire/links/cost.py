@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from thinwire.checked import strictly
 from thinwire.links.routes import CHUNK_BYTES, reduce_heir, ring_heir
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -89,8 +90,8 @@ def read_cost(path: str) -> "CostModel | None":
     if not Path(path).exists():
         raise ValueError(f"{path} does not exist, so it is no profile; make one with thinwire profile --out FILE")
     try:
-        return CostModel.from_json(json.loads(Path(path).read_text()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return CostModel.from_json(json.loads(Path(path).read_bytes()))
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no profile ({error}); make one with thinwire profile --out FILE") from None
 
 
@@ -166,6 +167,16 @@ class CostModel:
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> "CostModel":
-        links = [Link(**row) for row in content["links"]]
-        hinges = {kind: Hinge(**row) for kind, row in content["collectives"].items()}
-        return CostModel(content["world_size"], {(link.src, link.dst): link for link in links}, hinges)
+        written = strictly(content, _Written)
+        return CostModel(
+            written.world_size, {(link.src, link.dst): link for link in written.links}, written.collectives
+        )
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A cost model as a file has it."""
+
+    world_size: int
+    links: tuple[Link, ...]
+    collectives: dict[str, Hinge]

@@ -8,7 +8,7 @@ from typing import Any
 from thinwire import artifacts, launch
 from thinwire.bench import fullgraph, harness
 from thinwire.bench.case import Case
-from thinwire.bench.harness import CaseResult, MethodRow
+from thinwire.bench.result import CaseResult, MethodRow
 from thinwire.launch.lab import parse_rate
 from thinwire.prediction.comparison import Prediction, predict
 from thinwire.prediction.recording import record

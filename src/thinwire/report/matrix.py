@@ -15,18 +15,18 @@ FIGURES_UP_TO = 4
 def matrix(runs: Sequence[Run]) -> Section:
     charts = []
     for number, run in enumerate(runs):
-        if run.links:
-            rates = {(link.src, link.dst): link.bytes_per_s for link in run.links}
+        if run.facts.links:
+            rates = {(link.src, link.dst): link.bytes_per_s for link in run.facts.links}
             said = {
                 (link.src, link.dst): f"{rate_text(link.bytes_per_s)}, latency {seconds_text(link.latency_s)}"
-                for link in run.links
+                for link in run.facts.links
             }
             cells = {pair: rate_text(speed).removesuffix("bit/s") for pair, speed in rates.items()}
             charts.append(Chart(f"links-{number}", f"{run.label}: measured rate, bit/s", _heat(rates, cells, said)))
         if sizes := mean_bytes(run):
             cells = {pair: bytes_text(size) for pair, size in sizes.items()}
             charts.append(Chart(f"traffic-{number}", f"{run.label}: bytes an epoch", _heat(sizes, cells, cells)))
-    missing = [run for run in runs if not run.links]
+    missing = [run for run in runs if not run.facts.links]
     note = without(missing, "their wires were not measured (`links` in plan.json)")
     silent = without([run for run in runs if not mean_bytes(run)], "no event of theirs has bytes by peer (`ranks`)")
     if note or silent:

@@ -72,7 +72,7 @@ def _methods(runs: Sequence[Run], number: int, run: Run, prediction: Prediction)
 
 
 def _alike(run: Run, other: Run) -> bool:
-    return all(run.facts.get(name) == other.facts.get(name) for name in ("data", "world_size"))
+    return (run.facts.data, run.facts.world_size) == (other.facts.data, other.facts.world_size)
 
 
 def _rates(runs: Sequence[Run], number: int, run: Run, prediction: Prediction) -> Chart:

@@ -1,114 +1,156 @@
 """What a run's folder holds, as values. All but an epoch's number may be missing: older runs wrote less."""
 
 import statistics
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
-@dataclass(frozen=True)
-class Traffic:
+from thinwire.checked import Count, Number, Positive
+
+
+class Traffic(Struct, frozen=True):
     """A channel's bytes in an epoch, over all ranks, and what float32 would have come to."""
 
-    bytes: float
-    float32_bytes: float | None
+    bytes: Number
+    float32_bytes: Number | None = None
 
 
-@dataclass(frozen=True)
-class RankTimes:
+class RankTimes(Struct, frozen=True):
     """Where one rank's epoch went. Hidden transfers ran behind the rest: they are no part of the seconds."""
 
-    seconds: float
-    compute_s: float
-    codec_s: float
-    exposed_s: float
-    hidden_s: float
-    bytes_to: Mapping[int, float]
+    seconds: Number = 0.0
+    compute_s: Number = 0.0
+    codec_s: Number = 0.0
+    exposed_s: Number = 0.0
+    hidden_s: Number = 0.0
+    bytes_to: dict[Count, Number] = {}
 
 
-@dataclass(frozen=True)
-class Span:
-    """Something that a rank did, in seconds from the epoch's start."""
+class Span(Struct, frozen=True, array_like=True):
+    """Something that a rank did, in seconds from the epoch's start. One still under way has no end, and is left out."""
 
     kind: str  # transfer, wait or codec
     name: str
-    start_s: float
-    end_s: float
-    bytes: float
+    start_s: Number
+    end_s: Number
+    bytes: Number = 0.0
+
+    def __post_init__(self) -> None:
+        if self.end_s < self.start_s:
+            force_setattr(self, "end_s", self.start_s)
 
 
-@dataclass(frozen=True)
-class Epoch:
+class Epoch(Struct, frozen=True):
     """A line of events.jsonl."""
 
-    number: int
-    loss: float | None
-    seconds: float | None
-    exposed_s: float | None
-    bytes: float | None
-    float32_bytes: float | None
-    val_score: float | None
-    test_score: float | None
-    stale: bool | None
-    assign_s: float | None
-    predicted_s: float | None
-    # What was predicted and what came, of the same thing: {"halo_bytes": (predicted, measured)}.
-    predicted: Mapping[str, tuple[float, float]]
-    channels: Mapping[str, Traffic]
-    ranks: tuple[RankTimes, ...]
-    spans: tuple[tuple[Span, ...], ...]  # by rank
+    number: Count = field(name="epoch")
+    loss: Number | None = None
+    seconds: Number | None = None
+    exposed_s: Number | None = None
+    bytes: Number | None = None
+    float32_bytes: Number | None = None
+    halo_bytes: Number | None = None
+    remote_rows: Number | None = None
+    val_score: Number | None = None
+    test_score: Number | None = None
+    stale: bool | None = None
+    assign_s: Number | None = None
+    predicted_s: Number | None = None
+    predicted_bytes: Number | None = None
+    predicted_halo_bytes: Number | None = None
+    predicted_rows: Number | None = None
+    channels: dict[str, Traffic] = {}
+    ranks: tuple[RankTimes, ...] = ()
+    spans: tuple[tuple[Span, ...], ...] = ()  # by rank
+
+    @property
+    def predicted(self) -> dict[str, tuple[float, float]]:
+        """What was predicted and what came, of the same thing: {"halo_bytes": (predicted, measured)}."""
+        both = {
+            "halo_bytes": (self.predicted_halo_bytes, self.halo_bytes),
+            "bytes": (self.predicted_bytes, self.bytes),
+            "remote_rows": (self.predicted_rows, self.remote_rows),
+        }
+        return {name: (said, came) for name, (said, came) in both.items() if said is not None and came is not None}
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(Struct, frozen=True):
     """A channel's rows by bits, as assigned."""
 
-    channel: str
-    rows_at_bits: Mapping[int, float]
+    channel: str = ""
+    rows_at_bits: dict[Count, Number] = {}
 
 
-@dataclass(frozen=True)
-class Assignment:
+class Assignment(Struct, frozen=True):
     """A plan.N.json."""
 
-    from_epoch: int
-    messages: tuple[Message, ...]
+    from_epoch: Count = 0
+    messages: tuple[Message, ...] = ()
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(Struct, frozen=True):
     """An ordered pair's wire, as measured."""
 
-    src: int
-    dst: int
-    bytes_per_s: float
-    latency_s: float | None
+    src: Count
+    dst: Count
+    bytes_per_s: Positive
+    latency_s: Number | None = None
 
 
-@dataclass(frozen=True)
-class PredictedRow:
+class PredictedRow(Struct, frozen=True):
     """What a method would cost, said before the run."""
 
-    method: str
-    epoch_s: float
-    bytes_per_epoch: float | None
-    memory_bytes: float | None
+    epoch_s: Number
+    method: str = ""
+    bytes_per_epoch: Number | None = None
+    memory_bytes: Number | None = None
 
 
-@dataclass(frozen=True)
-class PredictedRate:
-    """Seconds an epoch by method on links of this rate."""
+class PredictedRate(Struct, frozen=True):
+    """Seconds an epoch by method on links of this rate. The axes that these are drawn on are logarithmic."""
 
-    bits_per_s: float
-    epoch_s: Mapping[str, float]
+    bits_per_s: Positive
+    epoch_s: dict[str, Positive] = {}
 
 
-@dataclass(frozen=True)
-class Prediction:
-    rows: tuple[PredictedRow, ...]
-    recommended: str
-    rates: tuple[PredictedRate, ...]
+class Prediction(Struct, frozen=True):
+    rows: tuple[PredictedRow, ...] = ()
+    recommended: str = ""
+    rates: tuple[PredictedRate, ...] = ()
+
+
+class Launch(Struct, frozen=True):
+    """How ranks were started."""
+
+    kind: str = ""
+    hosts: Any = None
+    rate: Any = None
+
+
+class Facts(Struct, frozen=True):
+    """plan.json: what was run on what. What is only shown may be of any kind."""
+
+    data: str = ""
+    method: str = ""  # in words, with the options that are not as usual
+    model: Any = None
+    layers: Any = None
+    hidden: Any = None
+    dropout: Any = None
+    norm: str = ""
+    optimizer: str = ""
+    lr: Any = None
+    seed: Count | None = None
+    world_size: Count | None = None
+    epochs: Count | None = None  # asked for
+    thinwire: str = ""
+    plan: dict[str, Any] = {}
+    machine: dict[str, Any] = {}
+    launch: Launch = Launch()
+    links: tuple[Link, ...] = ()
+    prediction: Prediction = Prediction()
 
 
 @dataclass(frozen=True)
@@ -126,23 +168,29 @@ class Run:
 
     label: str  # short, and like no other run's of the report
     folder: Path
-    facts: Mapping[str, Any]  # plan.json as it is
+    facts: Facts
     state: State
     epochs: tuple[Epoch, ...]
-    asked: int | None  # epochs
     assignments: tuple[Assignment, ...]
-    links: tuple[Link, ...]
-    prediction: Prediction | None
+
+    @property
+    def asked(self) -> int | None:
+        """Epochs."""
+        return self.facts.epochs
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """None where nothing was predicted."""
+        return self.facts.prediction if self.facts.prediction.rows or self.facts.prediction.rates else None
 
     @property
     def method(self) -> str:
-        plan = self.facts.get("plan")
-        return str(plan.get("method", "")) if isinstance(plan, dict) else ""
+        return str(self.facts.plan.get("method", ""))
 
     @property
     def predicted_as(self) -> str:
         """The method as predictions call it: with the options that are not as usual."""
-        return str(self.facts.get("method", ""))
+        return self.facts.method
 
     @property
     def done(self) -> int:

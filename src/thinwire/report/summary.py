@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from thinwire.report import json_values
 from thinwire.report.figure import Table
-from thinwire.report.records import Run
+from thinwire.report.records import Facts, Launch, Run
 from thinwire.report.units import NOTHING, bytes_text, seconds_text, share_text
 
 
@@ -18,10 +17,10 @@ def summary(run: Run) -> dict[str, Any]:
         "sentence": run.state.sentence,
         "error": run.state.error,
         "method": run.method,
-        "model": json_values.text(run.facts.get("model")),
-        "data": json_values.text(run.facts.get("data")),
-        "workers": json_values.count(run.facts.get("world_size")),
-        "seed": json_values.count(run.facts.get("seed")),
+        "model": run.facts.model if isinstance(run.facts.model, str) else "",
+        "data": run.facts.data,
+        "workers": run.facts.world_size,
+        "seed": run.facts.seed,
         "epochs": run.asked,
         "epochs_done": run.done,
         "loss": run.last("loss"),
@@ -67,38 +66,36 @@ def set_up(runs: Sequence[Run]) -> Table:
 
 
 def _facts(run: Run) -> dict[str, str]:
-    facts, machine = run.facts, json_values.table(run.facts.get("machine"))
-    found = {
-        "data": json_values.text(facts.get("data")),
+    facts = run.facts
+    texts = {
+        "data": facts.data,
         "model": _model(facts),
-        "ranks": _shown(facts.get("world_size")),
-        "where": _where(json_values.table(facts.get("launch"))),
-        "machine": ", ".join(_machine(machine)),
-        "plan": _listed(json_values.table(facts.get("plan"))),
-        "optimizer": json_values.text(facts.get("optimizer")),
-        "learning rate": _shown(facts.get("lr")),
-        "seed": _shown(facts.get("seed")),
-        "thinwire": json_values.text(facts.get("thinwire")),
+        "ranks": _shown(facts.world_size),
+        "where": _where(facts.launch),
+        "machine": ", ".join(_machine(facts.machine)),
+        "plan": _listed(facts.plan),
+        "optimizer": facts.optimizer,
+        "learning rate": _shown(facts.lr),
+        "seed": _shown(facts.seed),
+        "thinwire": facts.thinwire,
         "folder": str(run.folder),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in texts.items() if value}
 
 
-def _model(facts: Mapping[str, Any]) -> str:
-    if not facts.get("model"):
+def _model(facts: Facts) -> str:
+    if not facts.model:
         return ""
-    if ":" in str(facts["model"]):  # the user's own
-        return _shown(facts["model"])
-    dropout, norm = facts.get("dropout"), json_values.text(facts.get("norm"))
-    parts = [_shown(facts["model"]), f"{_shown(facts.get('layers'))} layers of {_shown(facts.get('hidden'))}"]
-    parts += [f"norm {norm}"] if norm else []
-    parts += [f"dropout {_shown(dropout)}"] if dropout else []
+    if ":" in str(facts.model):  # the user's own
+        return _shown(facts.model)
+    parts = [_shown(facts.model), f"{_shown(facts.layers)} layers of {_shown(facts.hidden)}"]
+    parts += [f"norm {facts.norm}"] if facts.norm else []
+    parts += [f"dropout {_shown(facts.dropout)}"] if facts.dropout else []
     return ", ".join(parts)
 
 
-def _where(launch: Mapping[str, Any]) -> str:
-    kind = json_values.text(launch.get("kind"))
-    hosts, rate = _shown(launch.get("hosts")), _shown(launch.get("rate"))
+def _where(launch: Launch) -> str:
+    kind, hosts, rate = launch.kind, _shown(launch.hosts), _shown(launch.rate)
     if kind == "lab":
         return f"{hosts} emulated hosts at {rate}" if hosts else "emulated hosts"
     return {"local": "processes on one machine", "torchrun": "a job of torchrun's"}.get(kind, kind)

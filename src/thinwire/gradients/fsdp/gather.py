@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.codecs import Codec, Parts, seed_from
+from thinwire.gradients.coded import FINE, NOT_FINITE
 from thinwire.gradients.fsdp.units import AllGather, Unit
-from thinwire.gradients.group import FINE, NOT_FINITE
 from thinwire.gradients.layout import parts_of
 from thinwire.links import Door
 

@@ -10,6 +10,7 @@ from thinwire.gradients.fsdp.passes import Passes
 from thinwire.gradients.fsdp.units import Unit
 from thinwire.gradients.group import Group
 from thinwire.gradients.memory import OWED, State
+from thinwire.gradients.primitives import make_group
 from thinwire.links import Door
 
 
@@ -109,7 +110,7 @@ class CompressedReplicas:
             found = algorithm(self._codec, feedback=self._feedback)
             # Of two replicas each sends the other all it has, whichever way.
             two_step = TWO_STEP in found.primitives and self._door.world_size > 2
-            self._group = Group(
+            self._group = make_group(
                 self._unit.number,
                 names,
                 [self._unit.sizes[name] for name in names],

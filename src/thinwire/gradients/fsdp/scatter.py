@@ -8,11 +8,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.codecs import Codec, Parts, seed_from
+from thinwire.gradients.coded import FINE, NOT_FINITE
 from thinwire.gradients.fsdp.ops import factor_of
 from thinwire.gradients.fsdp.passes import Passes
 from thinwire.gradients.fsdp.slices import Slices
 from thinwire.gradients.fsdp.units import ReduceScatter, Unit
-from thinwire.gradients.group import FINE, NOT_FINITE
 from thinwire.gradients.layout import parts_of
 from thinwire.links import Door
 
