@@ -94,3 +94,30 @@ def test_a_dead_rank_keeps_nobody_from_ending(tmp_path: Path) -> None:
     for left in (0, 2, 3):
         assert (tmp_path / str(left)).read_text() == "first;last;"
         assert (tmp_path / f"{left}.open").read_text() == "PeerLost"
+
+
+OPEN = """
+import sys, torch, torch.distributed as dist
+from torch import nn
+from thinwire import gradients
+from thinwire.links import Door
+dist.init_process_group("gloo")
+model = nn.Linear(600, 8)
+def loss_fn(model, batch):
+    return model(batch).square().mean()
+with Door() as door:
+    plan = gradients.plan(gradients.profile(model, torch.ones(2, 600), loss_fn, door, codecs=["sign"]), "sign")
+model = gradients.wrap(model, plan)  # with a door of its own, that nobody closes
+for _ in range(5):
+    loss_fn(model, torch.ones(2, 600)).backward()
+"""
+
+
+def test_a_door_that_nobody_closed_does_not_abort_the_process(tmp_path: Path) -> None:
+    """Nor the process group that nobody destroyed. Several times, as it was one in three that did."""
+    path = tmp_path / "open.py"
+    path.write_text(OPEN)
+    for _ in range(3):
+        ranks = job([str(path)], 2)
+        said = [rank.communicate(timeout=60)[1] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0], said

@@ -93,6 +93,7 @@ def test_what_cannot_be_distributed_is_refused_by_name() -> None:
     assert "conv: called by itself; call the model that was distributed" in said["itself"]
     assert "this Bad is distributed already" in said["twice"]
     assert "1: GraphNorm looks at all nodes at once" in said["norm"]
+    assert "pools.0: TopKPooling chooses among all nodes" in said["pooling"]
     assert "Linear has no PyG message passing layer" in said["none"]
     assert "conv: Small does not work on (x_src, x_dst): IndexError: that is more than six" in said["later"]
     assert "give layers their in_channels" in said["lazy"]

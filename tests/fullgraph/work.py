@@ -410,6 +410,7 @@ def refused(data: str) -> dict[str, str]:
         "flow": lambda: Bad(pyg.SAGEConv(12, 4, flow="target_to_source")),
         "aggr": lambda: Bad(pyg.GCNConv(12, 4, aggr="max")),
         "norm": lambda: nn.ModuleList([pyg.SAGEConv(12, 4), pyg.GraphNorm(4)]),
+        "pooling": lambda: pyg.GraphUNet(12, 8, 4, depth=2),
         "none": lambda: nn.Linear(12, 4),
         "later": lambda: Bad(Small()),
         "lazy": lambda: Bad(pyg.SAGEConv(-1, 4)),

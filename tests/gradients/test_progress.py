@@ -48,6 +48,18 @@ def test_auto_does_not_compress_on_a_fast_wire_and_does_on_a_slow_one() -> None:
     assert gradients.plan(profile_of(1e6), "sign").rivals == {}  # named: never overridden
 
 
+def test_auto_does_not_compress_where_a_plain_step_was_measured_to_be_as_fast() -> None:
+    """Whatever is predicted of it: a prediction for none that is too high would make any codec look good."""
+    profile = profile_of(1e6)
+    predicted = gradients.plan(profile).predicted
+    assert predicted is not None
+    quick = gradients.plan(replace(profile, plain_step_s=1.05 * predicted.step_s))
+    assert {group.codec for group in quick.groups} == {"none"}
+    slower = gradients.plan(replace(profile, plain_step_s=2 * predicted.step_s))
+    assert slower.groups == gradients.plan(profile).groups
+    assert slower.rivals["none"] == 2 * predicted.step_s
+
+
 def test_share_is_what_is_left_when_the_difference_is_taken_away() -> None:
     true, sent = torch.randn(2, 1000, generator=torch.Generator().manual_seed(5)).double()
     sent = true + 0.3 * sent
@@ -64,6 +76,7 @@ def test_a_codec_falls_back_when_twice_in_a_row_it_costs_more_than_it_saves() ->
     verdict = Verdict(plan)
     assert verdict.milder == "none"  # bfloat16 would gain 5 % only
     assert [verdict.falls_back(each) for each in (bad, good, bad, good, bad, bad)] == [False] * 5 + [True]
+    assert Verdict(plan).falls_back(Progress(0, 50, -0.1, 1.0))  # no progress at all: at once
     milder = Verdict(replace(plan, rivals={"none": 2.0, "bfloat16": 1.2}))
     assert milder.milder == "bfloat16"
     assert [milder.falls_back(each) for each in (good, good)] == [False, True]

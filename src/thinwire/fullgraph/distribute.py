@@ -44,7 +44,9 @@ WHOLE_GRAPH = (
     pyg.MeanSubtractionNorm,
     pyg.GraphSizeNorm,
 )
-# DistributedState are numbered by layer, and by call of a layer in steps of this.
+# Packages of modules that choose nodes among all, and hand on another graph.
+POOLING = ("torch_geometric.nn.pool", "torch_geometric.nn.unpool")
+# Halos are numbered by layer, and by call of a layer in steps of this.
 CALLS = 1000
 
 
@@ -166,6 +168,11 @@ class DistributedState:
                 forwards.append((module, WholeBatchNorm(module, door, name)))
             elif isinstance(module, nn.Dropout):
                 dropouts.append(module)
+            elif type(module).__module__.startswith(POOLING):
+                raise Unsupported(
+                    f"{name}: {type(module).__name__} chooses among all nodes of the graph and is not distributed; "
+                    "leave pooling out, or train on one rank"
+                )
             elif isinstance(module, WHOLE_GRAPH) or (isinstance(module, pyg.LayerNorm) and module.mode == "graph"):
                 raise Unsupported(
                     f"{name}: {type(module).__name__} looks at all nodes at once and is not distributed; use BatchNorm "

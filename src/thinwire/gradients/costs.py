@@ -71,6 +71,8 @@ class Profile:
     transfers: Mapping[str, Hinge]  # of each collective, over a rank's bytes
     post_s: float  # to hand a message over
     contention: Contention
+    # A whole step whose gradients were summed in float32, in one message behind backward: none is no slower than this.
+    plain_step_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -112,13 +112,16 @@ def plan(
     if codec != "auto":
         return replace(of(specs), alternatives=alternatives)
     chosen, *coarser = [of(specs) for specs in MILDEST_FIRST]
-    for each in coarser:
-        if _step_s(each) * LEAST_GAIN <= _step_s(chosen):
-            chosen = each
+    # Where the prediction for none is too high, codecs would win what is not there. What was measured bounds it.
+    chosen_s = _at_most(_step_s(chosen), profile.plain_step_s)
+    for plan in coarser:
+        if _step_s(plan) * LEAST_GAIN <= chosen_s:
+            chosen, chosen_s = plan, _step_s(plan)
     chosen = replace(chosen, alternatives=alternatives)
     if all(group.codec in MILD for group in chosen.groups):
         return chosen
-    return replace(chosen, rivals={spec: predict(profile, _all_by(chosen, spec)).step_s for spec in MILD})
+    rivals = {spec: predict(profile, _all_by(chosen, spec)).step_s for spec in MILD}
+    return replace(chosen, rivals=rivals | {NONE: _at_most(rivals[NONE], profile.plain_step_s)})
 
 
 def _plan(
@@ -154,6 +157,10 @@ def _plan(
         seed=seed,
         predicted=_predicted(profile, timeline, gap_s),
     )
+
+
+def _at_most(predicted_s: float, measured_s: float | None) -> float:
+    return predicted_s if measured_s is None else min(predicted_s, measured_s)
 
 
 def _step_s(plan: Plan) -> float:

@@ -52,8 +52,8 @@ def profile(
     device = next(iter(model.parameters())).device
     transfers, post_s = _wires(door, device)
 
-    def one_pass(on_ready: Callable[[int], None] = lambda number: None) -> _Pass:
-        return _pass(model, batch, loss_fn, optimizer, names, door, on_ready)
+    def one_pass(on_ready: Callable[[int], None] = lambda number: None, message: Tensor | None = None) -> _Pass:
+        return _pass(model, batch, loss_fn, optimizer, names, door, on_ready, message)
 
     def stretch() -> list[_Pass]:
         return [one_pass() for _ in range(steps + 1)][1:]
@@ -74,6 +74,8 @@ def profile(
         share = _share(door, passes)
         costs = {spec: codec_cost(spec, own or [1], share, door, device) for spec in specs}
         passes += stretch()
+        message = torch.zeros(sum(own) or 1, device=device)
+        plain = [one_pass(message=message) for _ in range(steps + 1)][1:]
     whole_s, rest_s = columns.medians(door, [[each.backward_s, each.rest_s] for each in passes])
     order, ready = _order(door, passes, list(names.values()), find_unused_parameters)
     sizes = {name: each.numel() for name, each in model.named_parameters()}
@@ -81,15 +83,18 @@ def profile(
     # leave that out. So shares are of the mean, and the whole is the usual pass.
     shares = columns.means(door, [_increments(each, ready) for each in passes])
     times = [share * whole_s / max(sum(shares), 1e-12) for share in shares]
+    buffers_s = _buffers_s(model, door)
+    [plain_s] = columns.medians(door, [[step.backward_s + step.message_s + step.rest_s] for step in plain])
     return Profile(
         world_size=door.world_size,
         order=order,
         tensors=tuple(TensorTimes(name, sizes[name], taken) for name, taken in zip(ready, times, strict=True)),
-        rest_s=rest_s + _buffers_s(model, door) + _skew_s(door, passes),
+        rest_s=rest_s + buffers_s + _skew_s(door, passes),
         codecs=costs,
         transfers=transfers,
         post_s=share * post_s,
         contention=beside,
+        plain_step_s=plain_s + buffers_s,
     )
 
 
@@ -114,6 +119,7 @@ class _Pass:
         self.backward_s = 0.0
         self.busy_s = 0.0  # of backward, in which this rank had a processor
         self.rest_s = 0.0
+        self.message_s = 0.0
 
 
 def _pass(
@@ -124,7 +130,9 @@ def _pass(
     names: dict[int, str],
     door: Door,
     on_ready: Callable[[int], None],
+    message: Tensor | None = None,
 ) -> _Pass:
+    """A step. A message is summed over ranks between backward and the optimizer."""
     found = _Pass()
     model.zero_grad(set_to_none=True)
     door.barrier(channel=columns.CHANNEL)
@@ -144,10 +152,13 @@ def _pass(
         for handle in handles:
             handle.remove()
     ended, found.busy_s = time.perf_counter(), clock() - busy
+    if message is not None:
+        door.all_reduce(message, channel="profile").wait()
+    summed = time.perf_counter()
     if optimizer is not None:
         optimizer.step()
-    found.backward_s = ended - begun
-    found.rest_s = begun - start + time.perf_counter() - ended
+    found.backward_s, found.message_s = ended - begun, summed - ended
+    found.rest_s = begun - start + time.perf_counter() - summed
     return found
 
 

@@ -29,7 +29,8 @@ class Verdict:
         # A step of a milder codec makes all of its progress.
         is_behind = found.share / self._plan.predicted.step_s < 1 / self._plan.rivals[self.milder]
         self._behind = self._behind + 1 if is_behind else 0
-        return self._behind >= PATIENCE
+        # A window without any progress is more than chance.
+        return self._behind >= PATIENCE or found.share <= 0
 
     def words(self, found: Progress) -> str:
         assert self._plan.predicted is not None

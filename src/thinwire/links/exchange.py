@@ -90,8 +90,8 @@ class Door:
         self.store = dist.PrefixStore(f"thinwire-door-{name}", store)
         self.heartbeat = Heartbeat(self.store, rank=self.rank, ranks=self.ranks, limit_s=limit_s)
         self._job = job
-        if job is not None:
-            atexit.register(self._end_with_process)
+        # Python ends while threads of an open door wait in C++; what comes back from there by then aborts the process.
+        atexit.register(self._end_with_process)
 
     @property
     def device(self) -> torch.device:
@@ -123,13 +123,16 @@ class Door:
     def _close(self, error: BaseException | None) -> None:
         self._thread_pool.close(LOOK_S)
         self.heartbeat.close()
+        atexit.unregister(self._end_with_process)
         job, self._job = self._job, None
         if job is not None:
-            atexit.unregister(self._end_with_process)
             job.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
 
     def _end_with_process(self) -> None:
         """A script ends that has not closed its door: as after an error where one was, or where a transfer hangs."""
+        if self._job is None:  # whoever made the process group sees to its end
+            self._close(None)
+            return
         error = getattr(sys, "last_value", None)
         if error is None and leaving.transfers.count:
             error = RuntimeError("transfers are under way")
