@@ -62,7 +62,7 @@ def test_every_method_and_option_says_what_it_is(kind: type[Method]) -> None:
         ("sylvie --bits --staleness 1", "--bits has no value"),
         ("sylvie 2", "2 follows no option"),
         ("adaqp --balance some", "--balance some; give a number"),
-        ("salient --rows few", "--rows few; give one of 'auto', 'float32'"),
+        ("salient --rows few", "--rows few; give one of auto, float32"),
         ("salient --fanouts 4;3", "--fanouts 4;3; give whole numbers with commas between"),
     ],
 )
