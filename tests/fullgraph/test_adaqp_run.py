@@ -46,10 +46,10 @@ def test_what_each_epoch_is_for() -> None:
         ({"bits_choice": (3,)}, "give one of 0, 1, 2"),
         ({"bits_choice": (0,)}, "give some of 1, 2"),
         ({"sync_every": 0}, "leave 0 out"),
-        ({"assign": "magic"}, "give one of 'trade'"),
+        ({"assign": "magic"}, "give one of trade"),
         ({"assign_every": 0}, "give 1 or more"),
         ({"balance": 1.5}, "give 0"),
-        ({"weigh": "x"}, "give one of 'squares'"),
+        ({"weigh": "x"}, "give one of squares"),
         ({"only": "x"}, "give one of"),
     ],
 )

@@ -469,6 +469,23 @@ def gradients(data: str) -> dict[str, Tensor]:
     return found
 
 
+def passes_of(data: str, method: Method, seed: int) -> list[tuple[Tensor, dict[str, Tensor]]]:
+    """Of two passes of a sum over neighbours: this rank's share of the loss, and the whole graph's gradients."""
+    case = Case(data, "graph")
+    shard, graph = shard_of(case, dist.get_rank(), dist.get_world_size())
+    x, y, used = shard.x.float(), shard.y.long(), shard.split == 0
+    found = []
+    with Door() as door:
+        model = distribute(build(case, graph.x.shape[1], graph.num_classes), shard, door, method, seed=seed)
+        for _ in range(2):
+            model.zero_grad()
+            loss = functional.cross_entropy(model(x, None)[used], y[used], reduction="sum") / shard.num_train
+            loss.backward()
+            gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+            found.append((loss.detach(), gradients))
+    return found
+
+
 def weights_that_change(data: str) -> tuple[Tensor, Tensor]:
     """Rows of a layer that is given other edge weights in a second pass; and what they should be."""
     shard, graph = shard_of(Case(data, "graph", "weight"), dist.get_rank(), dist.get_world_size())

@@ -119,6 +119,6 @@ def test_traffic_of_rows() -> None:
         ({"threads": 0}, "give 1 or more"),
     ],
 )
-def test_bad_plans(wrong: dict[str, object], message: str) -> None:
+def test_what_salient_can_not_do(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Salient(**wrong)  # type: ignore[arg-type]

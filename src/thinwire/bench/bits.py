@@ -23,8 +23,8 @@ from thinwire.bench import columns, methods
 from thinwire.bench.case import Case
 from thinwire.bench.fullgraph import set_up
 from thinwire.codecs.twins.rows import row_bytes
-from thinwire.fullgraph import adaqp
-from thinwire.fullgraph.adaqp import Outline, Pair, Scale
+from thinwire.fullgraph import bits_solver
+from thinwire.fullgraph.bits_solver import Outline, Pair, Scale
 from thinwire.fullgraph.curve import Array, Curve, Ints
 from thinwire.links import Door
 from thinwire.links.cost import Hinge
@@ -71,7 +71,7 @@ class Exchange:
         both = zip(self.errors, chosen, strict=True)
         variance = sum(float(np.take_along_axis(errors, own[:, None], 1).sum()) for errors, own in both)
         sizes = [float(self.sizes[c].sum()) for c in chosen]
-        return variance, sum(sizes), Scale.of(pairs, 0.5, 0.0).objective(variance, adaqp.seconds(pairs, sizes))
+        return variance, sum(sizes), Scale.of(pairs, 0.5, 0.0).objective(variance, bits_solver.seconds(pairs, sizes))
 
 
 def prepare(door: Door, case: Case, folder: Path) -> list[Exchange]:
@@ -150,7 +150,7 @@ def _assigned(each: Exchange, group: int) -> list[Ints]:
         padded = np.zeros((-(-len(errors) // group) * group, len(BITS)))
         padded[: len(errors)] = errors[order]
         curves.append(Curve.of(each.sizes * group, padded.reshape(-1, group, len(BITS)).sum(axis=1)))
-    found = adaqp.assign(curves, each.rounds, [LINE] * len(curves))
+    found = bits_solver.assign(curves, each.rounds, [LINE] * len(curves))
     chosen: list[Ints] = []
     for errors, order, choices in zip(each.errors, orders, found.choices, strict=True):
         own = np.empty(len(errors), dtype=np.int64)

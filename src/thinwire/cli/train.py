@@ -234,10 +234,10 @@ class Train:
         with Console(stderr=True, quiet=console.quiet).status(
             "a few epochs of each method: which is the fastest here?"
         ):
-            found = self._predicted(shards)
-        self.method = method_of(found.recommended)
-        console.print(predictions.table(found, f"{AUTO}: {found.recommended}"))
-        return found.to_json()
+            prediction = self._predicted(shards)
+        self.method = method_of(prediction.recommended)
+        console.print(predictions.table(prediction, f"{AUTO}: {prediction.recommended}"))
+        return prediction.to_json()
 
     def _predicted(self, shards: str) -> Prediction:
         names = ("data", "model", "layers", "hidden", "dropout", "norm")

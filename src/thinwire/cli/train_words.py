@@ -1,5 +1,6 @@
 """`thinwire train [METHOD] [options]`: a method's own options, beside those that every method has."""
 
+import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import field, fields, make_dataclass
 from typing import Annotated, Any
@@ -37,7 +38,7 @@ def train_from(words: Sequence[str]) -> Train:
         registry=registry,
     )
     train: Train = parsed.common
-    train.method = None if kind is None else parsed.own
+    train.method = None if kind is None else parsed.chosen
     return train
 
 
@@ -66,16 +67,16 @@ def _usual(options: Sequence[str]) -> str:
 
 def _expect_options(words: Sequence[str], kind: type[Method] | None) -> None:
     """Raise where an option is another method's, or nobody's."""
-    common = {dashed(each.name) for each in fields(Train)} - {METHOD}
-    common |= {f"--no-{each.name}" for each in fields(Train) if each.type is bool}
-    own = set() if kind is None else set(map(dashed, options_of(kind)))
+    known = {dashed(option.name) for option in fields(Train)} - {METHOD}
+    known |= {f"--no-{option.name}" for option in fields(Train) if option.type is bool}
+    known |= set() if kind is None else set(map(dashed, options_of(kind)))
     for word in words:
         option = word.split("=")[0].replace("_", "-")
-        if not option.startswith("--") or option in common | own:
+        if not option.startswith("--") or option in known:
             continue
         owners = [other for other in METHODS.values() if option in map(dashed, options_of(other))]
         if not owners:
-            raise ValueError(f"train has no option {option}.{nearest(option, [*common, *own, METHOD])}")
+            raise ValueError(f"train has no option {option}.{nearest(option, [*known, METHOD])}")
         names = ", ".join(owner.name for owner in owners)
         if kind is None:
             raise ValueError(
@@ -90,8 +91,6 @@ def _expect_options(words: Sequence[str], kind: type[Method] | None) -> None:
 
 
 def _hints(kind: type[Method] | None) -> dict[str, Any]:
-    import typing
-
     return {**typing.get_type_hints(Train), **({} if kind is None else options_of(kind))}
 
 
@@ -100,7 +99,7 @@ def _fields(kind: type[Method] | None) -> list[tuple[str, Any, Any]]:
     common = ("common", Annotated[Train, tyro.conf.arg(name="")], field(default_factory=Train))
     if kind is None:
         return [common]
-    return [("own", Annotated[kind, tyro.conf.arg(name="")], field(default_factory=kind)), common]
+    return [("chosen", Annotated[kind, tyro.conf.arg(name="")], field(default_factory=kind)), common]
 
 
 def _lists(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
@@ -118,11 +117,9 @@ def _lists(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 
 def _description(kind: type[Method] | None) -> str:
     if kind is not None:
-        example = f"thinwire train {kind.name}"
-        return f"{kind.__doc__}\n\n{example}\n\nIts own options stand first, then those of every method."
-    return f"{Train.__doc__}\n\nMethods, each with its own --help (thinwire train sylvie --help):\n\n" + "\n\n".join(
-        _listed()
-    )
+        return f"{kind.__doc__}\n\nIts own options stand first, then those of every method."
+    methods = "\n\n".join(_listed())
+    return f"{Train.__doc__}\n\nMethods, each with its own --help (thinwire train sylvie --help):\n\n{methods}"
 
 
 def _listed() -> Iterator[str]:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from thinwire.codecs import Mixed, seed_from
 from thinwire.codecs.twins.rows import row_bytes
-from thinwire.fullgraph import adaqp
-from thinwire.fullgraph.adaqp import Outline, Pair, Scale
+from thinwire.fullgraph import bits_solver
+from thinwire.fullgraph.bits_solver import Outline, Pair, Scale
 from thinwire.fullgraph.curve import Array, Curve
 from thinwire.fullgraph.halo import Halo
 from thinwire.fullgraph.methods.adaqp import FIRST_BITS, AdaQP
@@ -152,7 +152,7 @@ class Assigner:
             pairs = [Pair((dst - src) % n, self._line(src, dst), each) for (src, dst), each in outlines.items()]
             free_s = hidden[number] - self._fixed_s() if self._method.assign == "hide" else 0.0
             scale = Scale.of(pairs, self._method.balance, free_s)
-            found = adaqp.lengths(pairs, scale)
+            found = bits_solver.lengths(pairs, scale)
             bits = np.zeros(sum(each.wire.send_to), dtype=np.uint8)
             variance = least = 0.0
             for (src, dst), pair, share in zip(outlines, pairs, found.shares, strict=True):

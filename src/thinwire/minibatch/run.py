@@ -1,4 +1,4 @@
-"""Train on sampled batches: what every rank of `thinwire train --method salient` does."""
+"""Train on sampled batches: what every rank of `thinwire train salient` does."""
 
 import time
 from collections.abc import Iterator, Mapping

@@ -17,7 +17,7 @@ def predictions(runs: Sequence[Run]) -> Section:
             charts.append(_methods(runs, number, run, prediction))
         if prediction.rates:
             charts.append(_rates(runs, number, run, prediction))
-    note = without([run for run in runs if run.prediction is None], "they were not planned with `--method auto`")
+    note = without([run for run in runs if run.prediction is None], "they were not planned with `thinwire train auto`")
     if note:
         charts.append(Chart("prediction", "", None, note))
     return Section(

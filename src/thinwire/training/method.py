@@ -138,7 +138,7 @@ def _is_list(hint: Any) -> bool:
 
 def _what_works(hint: Any) -> str:
     if typing.get_origin(hint) is Literal:
-        return f"give one of {', '.join(repr(choice) for choice in typing.get_args(hint))}"
+        return f"give one of {', '.join(str(choice) or repr(choice) for choice in typing.get_args(hint))}"
     return f"give {'whole numbers with commas between, like 2,4,8' if _is_list(hint) else KIND_WORDS[hint]}"
 
 

@@ -32,7 +32,7 @@ class BoundarySampling(Method):
         if not 0 < self.share <= 1:
             raise ValueError(f"share is {self.share}; give more than 0, and 1 (all rows) at most")
 
-    def draw(self, num_rows: int, seed: int) -> Codec:
+    def draw(self, num_rows: int, seed: int) -> "DrawnRows":
         chances = torch.rand(num_rows, generator=torch.Generator().manual_seed(seed))
         return DrawnRows(chances < self.share, 1 / self.share)
 

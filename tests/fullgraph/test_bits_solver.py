@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_matrix
 
-from thinwire.fullgraph import adaqp
+from thinwire.fullgraph import bits_solver
 from thinwire.fullgraph.assign import marks
 from thinwire.fullgraph.curve import Array, Curve
 from thinwire.links.cost import Hinge
@@ -109,7 +109,7 @@ def test_equals_highs_or_lies_within_the_stated_gap(block: int) -> None:
         marks = ((0, -1), (1, 3))[seed % 2]
         best = solved_by_highs(variances, rounds, lines, balance, hidden_s, marks)
         curves = [Curve.of(SIZES, v, marks) for v in variances]
-        found = adaqp.assign(curves, rounds, lines, balance=balance, hidden_s=hidden_s)
+        found = bits_solver.assign(curves, rounds, lines, balance=balance, hidden_s=hidden_s)
         assert found.bound <= best + 1e-6, seed
         assert best - 1e-6 <= found.objective <= best + found.gap + 1e-6, seed
         exact += found.objective <= best + 1e-6
@@ -119,7 +119,7 @@ def test_equals_highs_or_lies_within_the_stated_gap(block: int) -> None:
 def test_the_bound_holds_where_a_floor_ends_between_two_steps() -> None:
     """At 5 and 1 bytes the pair is below what it costs where steps of the curve end."""
     errors = np.array([[8.01, 10.0, 0.0], [4.0, 0.0, 0.0]])
-    found = adaqp.assign([Curve.of([1.0, 5.0, 9.0], errors)], [1], [Hinge(6.0, 0.0, 1.0)], balance=0.476)
+    found = bits_solver.assign([Curve.of([1.0, 5.0, 9.0], errors)], [1], [Hinge(6.0, 0.0, 1.0)], balance=0.476)
     assert found.bound <= found.objective
     best = min(
         0.476 * sum(errors[row, c] for row, c in enumerate(chosen)) / 12.01
@@ -133,10 +133,10 @@ def test_the_bound_holds_where_a_floor_ends_between_two_steps() -> None:
 def test_hidden_seconds_are_spent_and_no_more() -> None:
     variances, rounds, lines = an_instance(7)
     curves = [Curve.of(SIZES, each) for each in variances]
-    trade = adaqp.assign(curves, rounds, lines, balance=0.01)
+    trade = bits_solver.assign(curves, rounds, lines, balance=0.01)
     previous = trade.variance
     for hidden_s in (trade.seconds, 1.3 * trade.seconds, 2 * trade.seconds, 100 * trade.seconds):
-        found = adaqp.assign(curves, rounds, lines, balance=0.01, hidden_s=hidden_s)
+        found = bits_solver.assign(curves, rounds, lines, balance=0.01, hidden_s=hidden_s)
         assert found.seconds <= hidden_s + 1e-9
         assert found.variance <= previous + 1e-12
         previous = found.variance
@@ -154,7 +154,7 @@ def test_assigns_a_million_messages_in_two_seconds() -> None:
         rounds.append((dst - src) % 4)
         lines.append(Hinge(0.0, 0.0, 1e-7))
     start = time.process_time()
-    found = adaqp.assign([Curve.of(sizes, each) for each in variances], rounds, lines)
+    found = bits_solver.assign([Curve.of(sizes, each) for each in variances], rounds, lines)
     taken = time.process_time() - start
     assert sum(len(each) for each in found.choices) > 1_000_000
     assert found.gap < 1e-4
@@ -169,13 +169,13 @@ def test_bits_are_bought_at_the_published_price_whatever_else_there_is_to_choose
     shape = np.random.default_rng(1).lognormal(0, 1, (200, 1))
     usual = shape / np.array([3.0, 15.0, 255.0]) ** 2
     sizes, line = [12.0, 20.0, 36.0], [Hinge(0.0, 0.0, 1.0)]
-    (few,) = adaqp.assign([Curve.of(sizes, usual)], [1], line).choices
+    (few,) = bits_solver.assign([Curve.of(sizes, usual)], [1], line).choices
     for unsent in (2.0 * shape, 0.12 * shape):  # neither is ever worth it beside 2 bits
         wide = np.concatenate((unsent, usual, 0 * shape), axis=1)
-        (many,) = adaqp.assign([Curve.of([11.9, *sizes, 128.0], wide, (1, 3))], [1], line).choices
+        (many,) = bits_solver.assign([Curve.of([11.9, *sizes, 128.0], wide, (1, 3))], [1], line).choices
         assert np.count_nonzero(many - 1 != few) <= 2  # of 200: a last row that fits or does not
     curve = Curve.of(sizes, usual)
-    outline = adaqp.Outline.of(curve)
-    told = adaqp.Outline.unpacked(outline.packed())
+    outline = bits_solver.Outline.of(curve)
+    told = bits_solver.Outline.unpacked(outline.packed())
     for name in ("bytes", "variance", "marks"):
         assert np.array_equal(getattr(told, name), getattr(outline, name))
