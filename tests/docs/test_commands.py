@@ -124,6 +124,7 @@ def check_other(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("page", pages(slow=set(pages_with("sh")) - QUICK))
+@pytest.mark.timeout(400)
 def test_commands_run(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for block in of_page(page, "sh"):
         for words in block.commands():
@@ -140,6 +141,7 @@ def test_commands_run(page: str, folder: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.slow
 @pytest.mark.skipif(bool(lab.missing()), reason=lab.missing() or "")
 @pytest.mark.parametrize("page", pages())
+@pytest.mark.timeout(400)
 def test_commands_on_emulated_hosts_run(page: str, folder: Path) -> None:
     for block in of_page(page, "sh"):
         for words in block.commands():
