@@ -46,8 +46,9 @@ def test_it_needs_no_network(site: Path) -> None:
     "name", [pytest.param(name, marks=[pytest.mark.xfail(strict=True)] * (name in REFERENCE)) for name in PACKAGES]
 )
 def test_the_reference_has_what_a_package_offers(name: str, site: Path) -> None:
-    package, page = importlib.import_module(f"thinwire.{name}"), (site / "reference" / f"{name}.html").read_text()
-    for offered in package.__all__:
-        thing = getattr(package, offered)
+    (package,) = re.findall(r"(?m)^::: (.+)$", (ROOT / "docs" / "reference" / f"{name}.md").read_text())
+    page = (site / "reference" / f"{name}.html").read_text()
+    for offered in importlib.import_module(package).__all__:
+        thing = getattr(importlib.import_module(package), offered)
         if inspect.isroutine(thing) or inspect.isclass(thing):
-            assert f'id="thinwire.{name}.{offered}"' in page, f"thinwire.{name}.{offered}: has it a docstring?"
+            assert f'id="{package}.{offered}"' in page, f"{package}.{offered}: has it a docstring?"

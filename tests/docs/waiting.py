@@ -12,4 +12,4 @@ PYTHON = {
     "docs/pipelines.md",
 }
 COMMANDS = {"README.md", "docs/cluster.md", "docs/fullgraph.md", "docs/minibatch.md", "docs/plan.md", "docs/report.md"}
-REFERENCE = {"fullgraph", "gradients", "crossmesh", "graphs", "minibatch"}  # a function that hides its module
+REFERENCE = {"fullgraph", "gradients", "crossmesh", "graphs", "minibatch", "pipelines"}  # a function hides its module
