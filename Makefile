@@ -1,12 +1,12 @@
-# make demo | test | test-slow | wheel | test-lowest | bench | check | format | clean. Each does its own set-up; a second
-# run reinstalls nothing, but for wheel and test-lowest, which begin with empty environments.
+# make demo | test | test-slow | docs | wheel | test-lowest | bench | check | format | clean. Each does its own set-up;
+# a second run reinstalls nothing, but for wheel and test-lowest, which begin with empty environments.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 DEMO := build/demo
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 
-.PHONY: demo test test-slow wheel test-lowest bench check format clean
+.PHONY: demo test test-slow docs wheel test-lowest bench check format clean
 
 demo: $(READY)
 	rm -rf $(DEMO)
@@ -25,6 +25,11 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# The documentation as a site, with nothing in it that is loaded from elsewhere. A broken link is an error.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open build/site/index.html in a browser."
 
 # A wheel without extras in an empty environment, every command and example from outside the repository.
 wheel:
@@ -52,7 +57,7 @@ $(READY): pyproject.toml constraints.txt $(wildcard native/*)
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(BIN)/pip install -c constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet -c constraints.txt $(BUILD_TOOLS)
-	THINWIRE_REQUIRE_NATIVE=1 $(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e ".[dev]"
+	THINWIRE_REQUIRE_NATIVE=1 $(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e ".[dev,docs]"
 	touch $@
 
 clean:

@@ -82,6 +82,7 @@ class Manifest:
 
 
 def is_shard_folder(path: Path) -> bool:
+    """Whether `thinwire partition` or `write_shards` has written this folder."""
     return (path / MANIFEST).is_file()
 
 
@@ -142,6 +143,7 @@ def write_shards(
 
 
 def read_manifest(folder: Path) -> Manifest:
+    """What a folder of shards says of itself, its checksum verified."""
     path = folder / MANIFEST
     if not path.is_file():
         raise GraphError(f"{folder}: no {MANIFEST}; give a folder that `thinwire partition` wrote")
