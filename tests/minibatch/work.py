@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -181,16 +180,15 @@ def another_ranks_shard(member: Member, folder: str, plan: Plan) -> str:
 
 
 def killed_in_the_middle(member: Member, folder: str, out: str, plan: Plan) -> None:
-    """Rank 1 dies in its third batch; the others note what they are told."""
+    """Rank 1 dies in its third batch; the others note what they are told, long before the limit."""
     topology = Topology.read(Path(folder))
     shard = graphs.read_shard(Path(folder), member.rank)
-    with Door(member.store, limit_s=6.0) as door:
+    with Door(member.store, limit_s=600.0) as door:
         loader = Loader(shard, door, replace(plan, batch=4), topology)
-        start = time.monotonic()
         try:
             for number, _ in enumerate(loader):
                 if member.rank == 1 and number == 2:
                     os.kill(os.getpid(), signal.SIGKILL)
         except PeerLost as error:
-            (Path(out) / str(member.rank)).write_text(f"{time.monotonic() - start} {error}")
+            (Path(out) / str(member.rank)).write_text(str(error))
             raise

@@ -86,14 +86,14 @@ def ways_of(profile: Profile, specs: Sequence[str], *, feedback: bool = True) ->
     for spec in specs:
         if spec not in profile.codecs:
             raise ValueError(f"codec {spec!r} is not in the profile, which has {', '.join(profile.codecs)}; profile it")
-        found = algorithm(spec, feedback=feedback)
-        ways += [(spec, primitive, _way(profile, spec, found.codec, primitive)) for primitive in found.primitives]
+        chosen = algorithm(spec, feedback=feedback)
+        ways += [(spec, primitive, _way(profile, spec, chosen.codec, primitive)) for primitive in chosen.primitives]
     return ways
 
 
 def _way(profile: Profile, spec: str, codec: Codec | None, primitive: str) -> Way:
     n, cost, beside = profile.world_size, profile.codecs[spec], profile.contention
-    sizes = [each.num_values for each in profile.tensors]
+    sizes = [tensor.num_values for tensor in profile.tensors]
     nbytes = [_nbytes(spec, codec, size) for size in sizes]
     values_per_byte = sum(sizes) / max(sum(nbytes), 1)
     hinge = profile.transfers
@@ -122,7 +122,8 @@ def _way(profile: Profile, spec: str, codec: Codec | None, primitive: str) -> Wa
     return Way(
         name=f"{spec} {primitive}",
         compress_s=tuple(
-            cost.encode.of(size) + beside.byte_s * sent * own for size, own in zip(sizes, nbytes, strict=True)
+            cost.encode.of(size) + beside.byte_s * sent * payload_bytes
+            for size, payload_bytes in zip(sizes, nbytes, strict=True)
         ),
         decompress_s=tuple(times * taken.of(size) for size in sizes),
         nbytes=tuple(nbytes),

@@ -89,14 +89,14 @@ class Watch:
         sums = self._door.all_reduce(sums, channel=CHANNEL).wait().double() / self._door.world_size
         applied = torch.cat([*self._applied.values()]).double()
         weighed, weighed_applied = self._weights * sums, self._weights * applied
-        own = torch.stack([weighed @ sums, weighed_applied @ applied, weighed @ applied])
+        sums_here = torch.stack([weighed @ sums, weighed_applied @ applied, weighed @ applied])
         # The first rank's: processors of several kinds may differ in the last digit.
-        true, sent, both = self._door.gather(own, channel=CHANNEL)[0].tolist()
-        found = Progress(
+        true, sent, both = self._door.gather(sums_here, channel=CHANNEL)[0].tolist()
+        progress = Progress(
             step, self._steps, both / max(math.sqrt(true * sent), 1e-300), math.sqrt(sent / max(true, 1e-300))
         )
         self._open(groups)
-        return found
+        return progress
 
     def _open(self, groups: Sequence[Group]) -> None:
         """Draw values, and begin anew."""

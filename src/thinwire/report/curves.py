@@ -45,17 +45,17 @@ def _scores(runs: Sequence[Run], *, by_seconds: bool) -> Chart:
     traces = []
     missing = []
     for number, run in enumerate(runs):
-        own: list[dict[str, Any]] = []
+        lines: list[dict[str, Any]] = []
         for name, get, dash in (
             ("test", lambda epoch: epoch.test_score, 0),
             ("validation", lambda epoch: epoch.val_score, 2),
         ):
             points = _changes(_points(run, get, by_seconds=by_seconds))
             if points:
-                own.append(_trace(run, number, points, f"{name} %{{y:.2%}}", dash=dash, listed=not own))
-                own[-1]["line"]["shape"] = "hv"
-        traces += own
-        if not own:
+                lines.append(_trace(run, number, points, f"{name} %{{y:.2%}}", dash=dash, listed=not lines))
+                lines[-1]["line"]["shape"] = "hv"
+        traces += lines
+        if not lines:
             missing.append(run)
     what = "seconds" if by_seconds else "epochs"
     note = without(missing, "no epoch of theirs has a score" + (" and seconds" if by_seconds else ""))

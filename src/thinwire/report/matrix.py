@@ -30,7 +30,7 @@ def matrix(runs: Sequence[Run]) -> Section:
     note = without(missing, "their wires were not measured (`links` in plan.json)")
     silent = without([run for run in runs if not mean_bytes(run)], "no event of theirs has bytes by peer (`ranks`)")
     if note or silent:
-        charts.append(Chart("links", "", None, " ".join(each for each in (note, silent) if each)))
+        charts.append(Chart("links", "", None, " ".join(filter(None, (note, silent)))))
     return Section(
         "Links",
         "Rows send, columns receive. A wire slower than the others, or with more to carry, is what all wait for.",
@@ -40,13 +40,13 @@ def matrix(runs: Sequence[Run]) -> Section:
 
 def mean_bytes(run: Run) -> dict[tuple[int, int], float]:
     """From rank to rank, over the epochs that tell, without the first where there are others."""
-    told = [epoch for epoch in run.epochs if any(rank.bytes_to for rank in epoch.ranks)]
-    told = [epoch for epoch in told if epoch.number > 0] or told
+    epochs = [epoch for epoch in run.epochs if any(rank.bytes_to for rank in epoch.ranks)]
+    epochs = [epoch for epoch in epochs if epoch.number > 0] or epochs
     total: dict[tuple[int, int], float] = {}
-    for epoch in told:
+    for epoch in epochs:
         for src, rank in enumerate(epoch.ranks):
             for dst, size in rank.bytes_to.items():
-                total[src, dst] = total.get((src, dst), 0.0) + size / len(told)
+                total[src, dst] = total.get((src, dst), 0.0) + size / len(epochs)
     return total
 
 

@@ -37,14 +37,14 @@ def write_page(path: Path, runs: Sequence[Run]) -> None:
 
 def page(runs: Sequence[Run]) -> str:
     sections = [section(runs) for section in SECTIONS]
-    figures = {chart.name: chart.figure for each in sections for chart in each.charts if chart.figure is not None}
+    figures = {chart.name: chart.figure for section in sections for chart in section.charts if chart.figure is not None}
     scripts = {"scheme": _own("scheme.js"), "plotly": _plotly(), "draw": _own("draw.js")}
     return Template(_own("page.html")).substitute(
         title=_text("thinwire: " + ", ".join(run.label for run in runs)),
         policy=" ".join(f"'sha256-{_hash(script)}'" for script in scripts.values()),
         style=_own("page.css"),
         summary=_summary(runs),
-        sections="\n".join(_section(each) for each in sections),
+        sections="\n".join(_section(section) for section in sections),
         figures=_json(figures),
         version=_text(__version__),
         **scripts,
@@ -89,8 +89,8 @@ def _summary(runs: Sequence[Run]) -> str:
 
 def _notice(run: Run) -> str:
     error = f"<pre>{_text(run.state.error)}</pre>" if run.state.error else ""
-    told = _text(f" {run.state.told}.")
-    return f"<div class='notice {run.state.word}' role='status'><b>{_text(run.label)}</b>{told}{error}</div>"
+    sentence = _text(f" {run.state.told}.")
+    return f"<div class='notice {run.state.word}' role='status'><b>{_text(run.label)}</b>{sentence}{error}</div>"
 
 
 def _section(section: Section) -> str:
@@ -113,7 +113,9 @@ def _chart(chart: Chart) -> str:
 
 def _table(table: Table, *, dots: bool = False, wraps: bool = False) -> str:
     """`dots`: a row is a run, and begins with its colour. `wraps`: long texts, once where all columns have the same."""
-    head = "".join(f"<th scope='col'{_kind(table, at)}>{_text(each)}</th>" for at, each in enumerate(table.headings))
+    head = "".join(
+        f"<th scope='col'{_kind(table, at)}>{_text(heading)}</th>" for at, heading in enumerate(table.headings)
+    )
     body = ""
     for number, row in enumerate(table.rows):
         dot = f"<i class='dot run-{number % COLOURS}'></i>" if dots else ""

@@ -55,9 +55,9 @@ def _labels(folders: Sequence[Path]) -> list[str]:
     """The folders' names, with as many of those above as tell them apart."""
     parts = [folder.resolve().parts[1:] for folder in folders]
     depth = 1
-    while len({each[-depth:] for each in parts}) < len(parts):
+    while len({names[-depth:] for names in parts}) < len(parts):
         depth += 1
-    return ["/".join(each[-depth:]) or "run" for each in parts]
+    return ["/".join(names[-depth:]) or "run" for names in parts]
 
 
 def _content(path: Path, kind: type[Content]) -> Content:

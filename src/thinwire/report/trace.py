@@ -43,7 +43,7 @@ def lanes(spans: Sequence[Span]) -> list[int]:
     """A lane for each span, in order, so that none overlaps another: viewers take overlap on a lane for nesting."""
     ends: list[float] = []
     chosen = [0] * len(spans)
-    for place in sorted(range(len(spans)), key=lambda each: (spans[each].start_s, spans[each].end_s)):
+    for place in sorted(range(len(spans)), key=lambda place: (spans[place].start_s, spans[place].end_s)):
         span = spans[place]
         lane = next((number for number, end in enumerate(ends) if end <= span.start_s), len(ends))
         ends[lane : lane + 1] = [span.end_s]
@@ -54,20 +54,20 @@ def lanes(spans: Sequence[Span]) -> list[int]:
 def computation(spans: Sequence[Span], seconds: float) -> list[tuple[float, float]]:
     """What is left of an epoch without waits and codecs."""
     busy = sorted((span.start_s, span.end_s) for span in spans if span.kind in (WAIT, CODEC))
-    found = []
+    gaps = []
     at = 0.0
     for start, end in [*busy, (seconds, seconds)]:
         if start > at:
-            found.append((at, min(start, seconds)))
+            gaps.append((at, min(start, seconds)))
         at = max(at, end)
-    return [(start, end) for start, end in found if end > start]
+    return [(start, end) for start, end in gaps if end > start]
 
 
 def _epoch(process: int, epoch: Epoch, start_s: float) -> Iterator[Event]:
     seconds = epoch.seconds or 0.0
-    told = {"loss": epoch.loss, "bytes": epoch.bytes, "validation": epoch.val_score, "test": epoch.test_score}
+    figures = {"loss": epoch.loss, "bytes": epoch.bytes, "validation": epoch.val_score, "test": epoch.test_score}
     stale = {} if epoch.stale is None else {"stale": epoch.stale}
-    known = {name: value for name, value in told.items() if value is not None}
+    known = {name: value for name, value in figures.items() if value is not None}
     yield _slice(process, LANES[EPOCHS], EPOCHS, f"epoch {epoch.number + 1}", start_s, start_s + seconds, known | stale)
     for name in ("loss", "bytes"):
         if name in known:
@@ -81,16 +81,16 @@ def _rank(process: int, rank: int, epoch: Epoch, start_s: float) -> Iterator[Eve
         return
     seconds = times.seconds if times is not None else epoch.seconds or 0.0
     parts = ("compute_s", "codec_s", "exposed_s", "hidden_s")
-    told = {name: getattr(times, name) for name in parts} if times is not None else {}
-    yield _slice(process, LANES[EPOCHS], EPOCHS, f"epoch {epoch.number + 1}", start_s, start_s + seconds, told)
+    figures = {name: getattr(times, name) for name in parts} if times is not None else {}
+    yield _slice(process, LANES[EPOCHS], EPOCHS, f"epoch {epoch.number + 1}", start_s, start_s + seconds, figures)
     if not spans:
         return
     for begin, end in computation(spans, seconds):
         yield _slice(process, LANES[COMPUTATION], COMPUTATION, COMPUTATION, start_s + begin, start_s + end, {})
     # Codecs and waits of several threads may overlap too; the first lane is theirs, more are made as they are needed.
     for kind in (WAIT, CODEC, TRANSFER):
-        own = [span for span in spans if span.kind == kind]
-        for span, lane in zip(own, lanes(own), strict=True):
+        of_kind = [span for span in spans if span.kind == kind]
+        for span, lane in zip(of_kind, lanes(of_kind), strict=True):
             size = {"bytes": span.bytes} if span.bytes else {}
             track = LANES[kind] if lane == 0 else _more(kind, lane)
             yield _slice(process, track, kind, span.name or kind, start_s + span.start_s, start_s + span.end_s, size)
@@ -103,15 +103,15 @@ def _more(kind: str, lane: int) -> int:
 
 def _lanes(run: Run, rank: int) -> dict[str, int]:
     """The tracks that a rank needs, with their numbers."""
-    found = dict(LANES)
+    tracks = dict(LANES)
     for epoch in run.epochs:
         for kind in (WAIT, CODEC, TRANSFER) if rank < len(epoch.spans) else ():
             used = lanes([span for span in epoch.spans[rank] if span.kind == kind])
-            found |= {f"{kind} {lane + 1}": _more(kind, lane) for lane in set(used) if lane > 0}
-    return found
+            tracks |= {f"{kind} {lane + 1}": _more(kind, lane) for lane in set(used) if lane > 0}
+    return tracks
 
 
-def _slice(process: int, track: int, kind: str, name: str, begin_s: float, end_s: float, told: Event) -> Event:
+def _slice(process: int, track: int, kind: str, name: str, begin_s: float, end_s: float, arguments: Event) -> Event:
     return {
         "name": name,
         "cat": kind,
@@ -120,7 +120,7 @@ def _slice(process: int, track: int, kind: str, name: str, begin_s: float, end_s
         "tid": track,
         "ts": begin_s * 1e6,
         "dur": max(end_s - begin_s, 0.0) * 1e6,
-        "args": told,
+        "args": arguments,
     }
 
 
