@@ -36,7 +36,7 @@ from thinwire.scratch import scratch_folder
 
 
 class Workload(Protocol):
-    """What a case runs: a module with these functions, and with what a table shows of it."""
+    """What a case runs: a module with these functions, and with the columns and the caption of its table."""
 
     @property
     def COLUMNS(self) -> tuple[Column, ...]: ...  # noqa: N802 (a module's constant)

@@ -38,7 +38,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class CodecCost:
-    """Of a rank: encoding its gradient, with what is remembered; adding one payload; decoding instead."""
+    """What a codec costs a rank: to encode its gradient and update its memory, to add one payload, to decode one."""
 
     encode: Affine
     add: Affine

@@ -21,14 +21,14 @@ class Memory:
     """None: what comes in is sent, what is lost is lost."""
 
     def compensate(self, gradient: Tensor) -> Tensor:
-        """What to send for it."""
+        """What to send instead of this gradient: with what is remembered."""
         return gradient
 
     def sent(self, add: Callable[[Tensor], object]) -> None:
         """`add(x)` adds what was sent to x."""
 
     def keep(self, part: slice) -> None:
-        """What was sent of this part nobody took: it stays as it was. Before `commit`."""
+        """No rank took what was sent of this part: its memory stays as it was. To be called before `commit`."""
 
     def commit(self) -> None:
         """The step counts."""
@@ -159,7 +159,7 @@ class SliceDebt:
             self._kept, self._next = self._next, None
 
     def whole(self, size: int) -> Tensor | None:
-        """In its place among the group's values, of which there are `size`."""
+        """The slice's debt in its place among the group's `size` values, zeros elsewhere; None where there is none."""
         if self._kept is None:
             return None
         whole = self._kept.new_zeros(size)

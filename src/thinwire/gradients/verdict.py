@@ -12,7 +12,7 @@ PATIENCE = 2
 
 
 class Verdict:
-    """Of one plan. Plans whose codec the user has named have no rivals, and always stand."""
+    """Whether a plan's codecs stay. A codec that the user has named has no rivals, and always stays."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

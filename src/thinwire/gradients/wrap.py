@@ -93,7 +93,7 @@ def hook_of(model: nn.Module) -> Hook:
 
 
 def _group_of(options: Mapping[str, Any]) -> dist.ProcessGroup | None:
-    """Whose ranks average, by DDP's own options; None for all."""
+    """The process group that averages, by DDP's own options; None for the default one."""
     group, mesh = options.get("process_group"), options.get("device_mesh")
     if group is not None and mesh is not None:
         raise ValueError("wrap: process_group and device_mesh say the same thing; give one of them")

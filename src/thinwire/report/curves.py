@@ -81,7 +81,7 @@ def _loss(runs: Sequence[Run], *, by_seconds: bool) -> Chart:
 
 
 def _points(run: Run, get: Callable[[Epoch], float | None], *, by_seconds: bool) -> list[tuple[float, float]]:
-    """Where on the axis, and the value; epochs count from 1, as on the terminal."""
+    """(place on the axis, value) of each epoch that has one; epochs count from 1, as on the terminal."""
     at: Sequence[float] = [epoch.number + 1 for epoch in run.epochs]
     if by_seconds:
         if any(epoch.seconds is None for epoch in run.epochs):  # then no sum of them is true

@@ -39,7 +39,7 @@ def matrix(runs: Sequence[Run]) -> Section:
 
 
 def mean_bytes(run: Run) -> dict[tuple[int, int], float]:
-    """From rank to rank, over the epochs that tell, without the first where there are others."""
+    """Mean bytes an epoch from rank to rank, over the epochs that noted them, the first only if no other did."""
     epochs = [epoch for epoch in run.epochs if any(rank.bytes_to for rank in epoch.ranks)]
     epochs = [epoch for epoch in epochs if epoch.number > 0] or epochs
     total: dict[tuple[int, int], float] = {}

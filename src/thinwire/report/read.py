@@ -30,7 +30,7 @@ class Failure(Struct, frozen=True):
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """In the given order, each with a label of its own."""
+    """The runs in these folders, in the given order; no two have the same label."""
     for number, folder in enumerate(folders):
         if folder.resolve() in [other.resolve() for other in folders[:number]]:
             raise ValueError(f"{folder} is given twice; name each run once")

@@ -22,7 +22,7 @@ def sent(runs: Sequence[Run]) -> Section:
 
 
 def mean_traffic(run: Run) -> dict[str, Traffic]:
-    """By channel, and in all. A channel that was silent in an epoch counts as nothing there."""
+    """Mean bytes an epoch by channel, and in all. An epoch in which a channel sent nothing counts as 0."""
     means = {}
     total = [epoch for epoch in run.steady if epoch.bytes is not None]
     if total:

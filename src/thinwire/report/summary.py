@@ -17,7 +17,7 @@ HEEDED = {
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """With the names of `train --json` where there are such."""
+    """A run's figures, by the names of `train --json` where it has them."""
     return {
         "run": run.label,
         "folder": str(run.folder),

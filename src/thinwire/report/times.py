@@ -25,7 +25,7 @@ def times(runs: Sequence[Run]) -> Section:
 
 
 def mean_times(run: Run) -> list[dict[str, float]]:
-    """For each rank, over the epochs that have it, without the first where there are others."""
+    """For each rank, mean seconds over the epochs that noted them, without the first where there are others."""
     looked_at = [epoch for epoch in run.epochs if epoch.ranks]
     if len(looked_at) > 1:
         looked_at = [epoch for epoch in looked_at if epoch.number > 0]

@@ -52,7 +52,7 @@ def lanes(spans: Sequence[Span]) -> list[int]:
 
 
 def computation(spans: Sequence[Span], seconds: float) -> list[tuple[float, float]]:
-    """What is left of an epoch without waits and codecs."""
+    """The stretches of an epoch in which the rank neither waited nor ran a codec."""
     busy = sorted((span.start_s, span.end_s) for span in spans if span.kind in (WAIT, CODEC))
     gaps = []
     at = 0.0

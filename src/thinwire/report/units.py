@@ -14,7 +14,7 @@ def seconds_text(value: float | None) -> str:
 
 
 def rate_text(bytes_per_s: float) -> str:
-    """As networks are sold: bits."""
+    """Bits a second, as networks are sold."""
     return _text(8 * bytes_per_s, ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")))
 
 
