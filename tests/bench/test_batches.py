@@ -9,7 +9,6 @@ def test_samplers_and_models_side_by_side() -> None:
     rows = {(row.what, row.method): row for row in found.rows}
     assert {"thinwire", "numpy"} <= {method for what, method in rows if what == "sampling"}
     assert [method for what, method in rows if what == "computation"] == ["thinwire", "PyG", "PyG, trimmed"]
-    assert all(row.seconds > 0 and row.edges_per_s > 0 for row in found.rows)
     assert rows["sampling", "thinwire"].ratio == rows["computation", "thinwire"].ratio == 1.0
     assert told == sorted(told)
     content = found.to_json()

@@ -98,7 +98,7 @@ def test_hosts_and_rates_are_found() -> None:
     assert network.bytes_per_s[0][1] == pytest.approx(100e6 / 8, rel=0.2)
     assert network.bytes_per_s[2][0] == pytest.approx(20e6 / 8, rel=0.2)
     assert network.local_bytes_per_s > 3 * network.bytes_per_s[0][1]
-    assert 0 < network.message_s < 0.05
+    assert network.message_s > 0
 
 
 @needs_lab

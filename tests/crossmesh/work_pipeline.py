@@ -264,21 +264,20 @@ def other_size() -> str:
 
 
 def lose_a_rank(folder: str) -> None:
+    """The limit is longer than the test may last: who is told is told because rank 1 is dead."""
     stages = plain_stages(3)
-    with Door(limit_s=20) as door:
+    with Door(limit_s=600) as door:
         chosen = schedule.eager_1f1b(3, 4)
         pipe = Pipeline(stages[door.rank], [(0,), (1,), (2,)], chosen, door, loss=nn.functional.cross_entropy)
         x, y = batch(8)
-        begun_s = time.perf_counter()
         try:
             for step in range(100):
                 if door.rank == 1 and step == 2:
                     os.kill(os.getpid(), signal.SIGKILL)
                 door.step = step
-                begun_s = time.perf_counter()
-                pipe.step(x if door.rank == 0 else None, y if door.rank == 2 else None)
+                pipe.step(x if dist.get_rank() == 0 else None, y if dist.get_rank() == 2 else None)
         except PeerLost as error:
-            (Path(folder) / str(door.rank)).write_text(f"{time.perf_counter() - begun_s} {error}")
+            (Path(folder) / str(dist.get_rank())).write_text(str(error))
             raise
 
 

@@ -258,46 +258,37 @@ def test_what_is_given_up_or_tolerated_is_within_the_stated_gap(block: int, monk
     assert missed >= 3
 
 
-def test_tolerance_saves_work_and_bounds_what_is_lost() -> None:
+def test_tolerance_bounds_what_is_lost() -> None:
     backward_s, routes = a_model(100, seed=1, backward_s=0.1, bits_per_s=1e9)
-    begin = time.process_time()
     exact = fuse(backward_s, routes)
-    middle = time.process_time()
     found = fuse(backward_s, routes, tolerance=0.02)
-    assert time.process_time() - middle < 0.8 * (middle - begin)
     assert found.gap_s <= 0.02 * found.seconds
     assert found.seconds - found.gap_s <= exact.seconds <= found.seconds
 
 
 @pytest.mark.parametrize("bits_per_s", [1e8, 1e9, 5e9, 2e10])
 @pytest.mark.parametrize("route", [1, 4])
-def test_300_tensors_and_one_route_in_a_second(route: int, bits_per_s: float) -> None:
+def test_300_tensors_and_one_route_are_proven(route: int, bits_per_s: float) -> None:
     backward_s, routes = a_model(300, seed=0, backward_s=0.1, bits_per_s=bits_per_s)
-    begin = time.process_time()
     found = fuse(backward_s, [routes[route]])
-    assert time.process_time() - begin < 1 * SLOWER
     assert found.gap_s == 0
     check(found, backward_s, [routes[route]])
     for name, seconds in fixed_plans(backward_s, [routes[route]]).items():
         assert found.seconds <= seconds * (1 + 1e-12), name
 
 
-def test_2000_tensors_and_one_route_in_ten_seconds() -> None:
+def test_2000_tensors_and_one_route_are_proven() -> None:
     backward_s, routes = a_model(2000, seed=0, backward_s=0.1, bits_per_s=1e9)
-    begin = time.process_time()
     found = fuse(backward_s, routes[4:5])
-    assert time.process_time() - begin < 10 * SLOWER
     assert found.gap_s == 0
     check(found, backward_s, routes[4:5])
 
 
-@pytest.mark.parametrize(("num_tensors", "limit_s"), [(300, 1), (2000, 10)])
-def test_both_routes_for_payloads_to_meet_in_the_same_time(num_tensors: int, limit_s: float) -> None:
+@pytest.mark.parametrize("num_tensors", [300, 2000])
+def test_both_routes_for_payloads_to_meet(num_tensors: int) -> None:
     """As a plan for one codec asks: proven, or within a hundredth and said."""
     backward_s, routes = a_model(num_tensors, seed=0, backward_s=0.1, bits_per_s=1e9)
-    begin = time.process_time()
     found = fuse(backward_s, routes[4:6])
-    assert time.process_time() - begin < limit_s * SLOWER
     assert found.gap_s <= (0.01 * found.seconds if num_tensors > 300 else 0)
     for one in routes[4:6]:
         for name, seconds in fixed_plans(backward_s, [one]).items():
@@ -305,11 +296,9 @@ def test_both_routes_for_payloads_to_meet_in_the_same_time(num_tensors: int, lim
 
 
 @pytest.mark.parametrize(("num_tensors", "bits_per_s"), [(160, 1e8), (160, 5e9), (300, 2e10)])
-def test_six_routes_within_a_hundredth_in_seconds(num_tensors: int, bits_per_s: float) -> None:
+def test_six_routes_within_a_hundredth(num_tensors: int, bits_per_s: float) -> None:
     backward_s, routes = a_model(num_tensors, seed=1, backward_s=0.05, bits_per_s=bits_per_s)
-    begin = time.process_time()
     found = fuse(backward_s, routes)
-    assert time.process_time() - begin < 8 * SLOWER
     assert found.gap_s <= 0.01 * found.seconds
     check(found, backward_s, routes)
     for name, seconds in fixed_plans(backward_s, routes).items():
@@ -324,14 +313,12 @@ def test_a_choice_of_routes_is_no_worse_than_any_one() -> None:
     assert found.seconds < min(fuse(backward_s, [route]).seconds for route in routes)
 
 
-def test_groups_that_cost_nothing_extra_stay_quick() -> None:
+def test_groups_that_cost_nothing_extra_are_proven() -> None:
     """Then C and Q are the same for every grouping, and any number of groups may pay."""
     backward_s, (_, bf16, *_) = a_model(300, seed=2, backward_s=0.1, bits_per_s=1e9)
     for transfer in (lambda size: 1.2e-8 * size, lambda size: 0.0, lambda size: 1e-4 * math.ceil(size / 4096)):
         route = Route("free", bf16.compress_s, bf16.decompress_s, bf16.nbytes, 0.0, 0.0, transfer)
-        begin = time.process_time()
         found = fuse(backward_s, [route])
-        assert time.process_time() - begin < 1 * SLOWER
         assert found.gap_s == 0
         assert found.most_groups == 300
         assert found.seconds <= replay(backward_s, [route], layer_wise(300), [0] * 300).seconds * (1 + 1e-12)
@@ -379,3 +366,25 @@ def test_errors() -> None:
         fuse([1.0] * 3, [narrow], most_groups=2)
     with pytest.raises(ValueError, match="no number of groups is enough"):
         fuse([1.0] * 3, [Route("shut", (0.0,) * 3, (0.0,) * 3, (4, 4, 4), 0.0, 0.0, lambda size: math.inf)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("num_tensors", "begin", "end", "limit_s"),
+    [(300, 4, 5, 1), (300, 4, 6, 1), (2000, 4, 5, 10), (2000, 4, 6, 10), (300, 0, 6, 8)],
+)
+def test_planning_takes_seconds_of_a_processor(num_tensors: int, begin: int, end: int, limit_s: float) -> None:
+    backward_s, routes = a_model(num_tensors, seed=0, backward_s=0.1, bits_per_s=1e9)
+    start = time.process_time()
+    fuse(backward_s, routes[begin:end])
+    assert time.process_time() - start < limit_s * SLOWER
+
+
+@pytest.mark.slow
+def test_tolerance_saves_work() -> None:
+    backward_s, routes = a_model(100, seed=1, backward_s=0.1, bits_per_s=1e9)
+    start = time.process_time()
+    fuse(backward_s, routes)
+    middle = time.process_time()
+    fuse(backward_s, routes, tolerance=0.02)
+    assert time.process_time() - middle < 0.8 * (middle - start)

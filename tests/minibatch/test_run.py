@@ -227,9 +227,7 @@ def test_a_killed_rank_is_named_with_stage_and_batch(folder: Path, tmp_path: Pat
     with pytest.raises(launch.RankFailed, match=f"rank 1 of 3 failed: its process ended by SIGKILL; .*{where}"):
         launch.run(work.killed_in_the_middle, str(folder), str(tmp_path), METHOD, workers=3)
     for rank in (0, 2):
-        seconds, _, told = (tmp_path / str(rank)).read_text().partition(" ")
-        assert float(seconds) < 15
-        found = re.match(where, told)
+        found = re.match(where, (tmp_path / str(rank)).read_text())
         assert found
         assert 2 < int(found[2]) <= 3 + METHOD.depth  # rank 1 has had the third batch, and asked for those after it
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -181,16 +180,15 @@ def another_ranks_shard(folder: str, method: Salient) -> str:
 
 
 def killed_in_the_middle(folder: str, out: str, method: Salient) -> None:
-    """Rank 1 dies in its third batch; the others note what they are told."""
+    """Rank 1 dies in its third batch; the others note what they are told, long before the limit."""
     topology = Topology.read(Path(folder))
     shard = graphs.read_shard(Path(folder), dist.get_rank())
-    with Door(limit_s=6.0) as door:
+    with Door(limit_s=600.0) as door:
         loader = Loader(shard, door, replace(method, batch=4), topology)
-        start = time.monotonic()
         try:
             for number, _ in enumerate(loader):
                 if door.rank == 1 and number == 2:
                     os.kill(os.getpid(), signal.SIGKILL)
         except PeerLost as error:
-            (Path(out) / str(door.rank)).write_text(f"{time.monotonic() - start} {error}")
+            (Path(out) / str(dist.get_rank())).write_text(str(error))
             raise

@@ -29,7 +29,7 @@ FEATURES, HIDDEN, CLASSES = 100, 256, 47
 
 @dataclass(frozen=True)
 class Row:
-    """Of one batch, in the median."""
+    """One method's median time for a batch."""
 
     what: str  # sampling or computation
     method: str
@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True)
 class BatchBench:
-    """What was measured, on what."""
+    """All methods' rows, and the graph that they were measured on."""
 
     num_nodes: int
     num_edges: int

@@ -81,9 +81,9 @@ def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[
 
 def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """Mean over seeds; `loss_ratio` is over the first method's."""
-    losses = [each["loss"] for each in by_method[method]]
+    losses = [line["loss"] for line in by_method[method]]
     mean = statistics.fmean(losses)
-    first = statistics.fmean(each["loss"] for each in by_method[case.methods[0]])
+    first = statistics.fmean(line["loss"] for line in by_method[case.methods[0]])
     return {"loss": mean, "loss_low": min(losses), "loss_high": max(losses), "loss_ratio": mean / first}
 
 

@@ -110,8 +110,8 @@ def _tile(layout: Layout, rank: int) -> Tensor | None:
         return None
     places = torch.zeros((), dtype=torch.float64)
     for ranges, size in zip(layout.tiles[rank], layout.shape, strict=True):
-        own = torch.cat([torch.arange(low, high) for low, high in ranges])
-        places = places.unsqueeze(-1) * size + own
+        indices = torch.cat([torch.arange(low, high) for low, high in ranges])
+        places = places.unsqueeze(-1) * size + indices
     return places.view(region_shape(layout.tiles[rank])).to(DTYPE)
 
 
@@ -156,8 +156,8 @@ def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[st
     first = by_method[case.methods[0]]
     problems = {}
     for name, facts in by_method[method][-1]["problems"].items():
-        median = statistics.median(each["problems"][name]["seconds"] for each in by_method[method])
-        other = statistics.median(each["problems"][name]["seconds"] for each in first)
+        median = statistics.median(line["problems"][name]["seconds"] for line in by_method[method])
+        other = statistics.median(line["problems"][name]["seconds"] for line in first)
         problems[name] = dict(facts) | {
             "seconds": median,
             "ratio": other / median,

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class FreeDoor(Door):
-    """For what an epoch takes when the network takes nothing. Shares the heartbeat of a real one."""
+    """A door that sends nothing, to measure an epoch whose transfers cost nothing. Shares a real door's heartbeat."""
 
     def __init__(self, door: Door) -> None:
         self.__dict__.update(door.__dict__)

@@ -150,7 +150,7 @@ def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[st
 
 
 def _bytes_of(line: Mapping[str, Any], what: str) -> float:
-    """A step's, of all ranks: by torch's collectives or through the door."""
+    """Bytes of a step, over all ranks, sent by torch's collectives or through the door."""
     channels = line.get("channels", {})
     return float(line.get(what, 0) + sum(size for name, size in channels.items() if name.startswith(f"{what}.fsdp.")))
 
@@ -164,7 +164,7 @@ def _final(model: nn.Module, task: Task, door: Door) -> float:
 
 
 def _sharded(model: Any, method: Method, door: Door, seed: int) -> tuple[nn.Module, dict[str, Any]]:
-    """And what counts the bytes of torch's own collectives."""
+    """The model, sharded by this method, and what counts the bytes of torch's own collectives."""
     mesh = init_device_mesh("cpu", (door.world_size,))
     keep: dict[str, Any] = {"reshard_after_forward": False} if method.keep else {}
     for block in model.blocks:

@@ -79,5 +79,5 @@ def rank(network: str, codec: str, seed: int, limit_s: float) -> dict[str, Any]:
         "profile": profile.to_json(),
         "plan": plan,
         "measured_s": statistics.median(taken[2:]),
-        "times": [asdict(each) for each in times],
+        "times": [asdict(group) for group in times],
     }

@@ -98,14 +98,14 @@ def step(door: Door, method: str, prepared: dict[str, Any], case: Case, seed: in
 
 def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """`exposed_share` is what the step takes beyond one that sends nothing."""
-    own = by_method[method]
-    more: dict[str, Any] = {"wire_bytes": int(statistics.median(each["wire_bytes"] for each in own))}
-    more |= {name: own[-1][name] for name in ("loss", "groups", "codecs") if name in own[-1]}
-    if "predicted_s" in own[-1]:
-        more["predicted_s"] = statistics.median(each["predicted_s"] for each in own)
+    lines = by_method[method]
+    more: dict[str, Any] = {"wire_bytes": int(statistics.median(line["wire_bytes"] for line in lines))}
+    more |= {name: lines[-1][name] for name in ("loss", "groups", "codecs") if name in lines[-1]}
+    if "predicted_s" in lines[-1]:
+        more["predicted_s"] = statistics.median(line["predicted_s"] for line in lines)
     if by_method.get(LIMIT):
-        local = statistics.median(each["seconds"] for each in by_method[LIMIT])
-        more["exposed_share"] = max(0.0, 1 - local / statistics.median(each["seconds"] for each in own))
+        local = statistics.median(line["seconds"] for line in by_method[LIMIT])
+        more["exposed_share"] = max(0.0, 1 - local / statistics.median(line["seconds"] for line in lines))
     return more
 
 

@@ -36,7 +36,7 @@ from thinwire.scratch import scratch_folder
 
 
 class Workload(Protocol):
-    """What a case runs: a module with these functions, and with what a table shows of it."""
+    """What a case runs: a module with these functions, and with the columns and the caption of its table."""
 
     @property
     def COLUMNS(self) -> tuple[Column, ...]: ...  # noqa: N802 (a module's constant)
@@ -106,24 +106,28 @@ def summarise(case: Case, steps: list[dict[str, Any]]) -> list[MethodRow]:
     """Steps to rows. Pure; methods without a step are left out."""
     kept = [step for step in steps if step["repeat"] >= 0]
     by_method = {method: [step for step in kept if step["method"] == method] for method in case.methods}
-    medians = {method: statistics.median(step["seconds"] for step in own) for method, own in by_method.items() if own}
+    medians = {
+        method: statistics.median(step["seconds"] for step in method_steps)
+        for method, method_steps in by_method.items()
+        if method_steps
+    }
     limit = getattr(WORKLOADS.get(case.workload), "LIMIT", methods.FREE)
     first, free = medians.get(case.methods[0]), medians.get(limit)
     summary = getattr(WORKLOADS.get(case.workload), "summary", None)
     rows = []
     for method, median in medians.items():
-        own = by_method[method]
+        method_steps = by_method[method]
         rows.append(
             MethodRow(
                 method=method,
                 seconds_median=median,
-                seconds_low=min(step["seconds"] for step in own),
-                seconds_high=max(step["seconds"] for step in own),
+                seconds_low=min(step["seconds"] for step in method_steps),
+                seconds_high=max(step["seconds"] for step in method_steps),
                 ratio=first / median if first else float("nan"),
-                bytes=own[-1]["bytes"],
-                exposed_share=statistics.median(step["exposed_s"] / step["seconds"] for step in own),
-                repeats=len(own),
-                channels=own[-1].get("channels", {}),
+                bytes=method_steps[-1]["bytes"],
+                exposed_share=statistics.median(step["exposed_s"] / step["seconds"] for step in method_steps),
+                repeats=len(method_steps),
+                channels=method_steps[-1].get("channels", {}),
                 limit_ratio=median / free if free else None,
                 more=summary(case, method, by_method) if summary else None,
             )
@@ -156,11 +160,13 @@ def _step(door: Door, workload: Workload, method: str, prepared: Any, case: Case
     seconds = time.perf_counter() - start
     books = door.books.take()
     sent = {name: book.bytes_sent for name, book in books.items()}
-    gathered = door.gather_json([seconds, sum(book.exposed_s for book in books.values()), sent], channel=CHANNEL)
+    by_rank = door.gather_json([seconds, sum(book.exposed_s for book in books.values()), sent], channel=CHANNEL)
     units = workload.units(method, case.settings)
-    slowest = max(gathered, key=lambda each: float(each[0]))
-    names = sorted({name for _, _, own in gathered for name in own})  # ranks need not have used the same
-    channels = {name: int(sum(own.get(name, 0) for _, _, own in gathered) / units) for name in names}
+    slowest = max(by_rank, key=lambda row: float(row[0]))
+    names = sorted(
+        {name for _, _, rank_channels in by_rank for name in rank_channels}
+    )  # ranks need not have used the same
+    channels = {name: int(sum(rank_channels.get(name, 0) for _, _, rank_channels in by_rank) / units) for name in names}
     line = {"method": method, "repeat": repeat, "seconds": slowest[0] / units, "exposed_s": slowest[1] / units}
     return line | {"bytes": sum(channels.values()), "channels": channels} | facts
 

@@ -100,14 +100,16 @@ def set_up(case: Case, folder: Path) -> None:
 def prepare(door: Door, case: Case, folder: Path) -> dict[str, "Iterations"]:
     """Every method's pipeline, warmed up; what the simulator predicts for it from one profile of stages and wires."""
     made = {method: Iterations(method, case, door) for method in case.methods}
-    for each in made.values():
-        each.warm_up()
-    costs = profile([each.pipe for each in made.values()], door, hosts=range(door.world_size))
+    for iterations in made.values():
+        iterations.warm_up()
+    costs = profile([iterations.pipe for iterations in made.values()], door, hosts=range(door.world_size))
     # What goes forward out of the first stage, boundary and skip, beside its forward: the case's own promise.
     shares = {wire.name: wire.forward_s / costs.stages[0].forward_s for wire in costs.wires if wire.source == 0}
-    for each in made.values():
-        each.facts["transfer_shares"] = shares
-        each.facts["predicted_s"] = simulate(each.schedule, costs, blocking=each.method.blocking).seconds
+    for iterations in made.values():
+        iterations.facts["transfer_shares"] = shares
+        iterations.facts["predicted_s"] = simulate(
+            iterations.schedule, costs, blocking=iterations.method.blocking
+        ).seconds
     return made
 
 

@@ -23,7 +23,7 @@ class MethodRow:
     more: dict[str, Any] | None = None  # what the workload adds
 
     def figure(self, name: str, otherwise: Any = None) -> Any:
-        """Of what the workload adds."""
+        """A figure that the workload adds."""
         return (self.more or {}).get(name, otherwise)
 
 

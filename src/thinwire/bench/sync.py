@@ -175,11 +175,11 @@ def _naive(weights: Weights, state: Mapping[str, DTensor]) -> dict[str, DTensor]
 
 def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """`error`: the largest of a value, beside the first method's, where weights are of size 1."""
-    own, first = by_method[method][-1], by_method[case.methods[0]][-1]
-    errors = [abs(a - b) for a, b in zip(own["values"], first["values"], strict=True)]
+    last, first = by_method[method][-1], by_method[case.methods[0]][-1]
+    errors = [abs(a - b) for a, b in zip(last["values"], first["values"], strict=True)]
     more = {
-        "wire_bytes": int(statistics.median(each["wire_bytes"] for each in by_method[method])),
-        "least_bytes": own["least_bytes"],
+        "wire_bytes": int(statistics.median(line["wire_bytes"] for line in by_method[method])),
+        "least_bytes": last["least_bytes"],
         "error": max(errors),
     }
-    return more | ({"predicted_s": own["predicted_s"]} if own["predicted_s"] else {})
+    return more | ({"predicted_s": last["predicted_s"]} if last["predicted_s"] else {})

@@ -4,7 +4,7 @@ from thinwire.training.run import Run
 
 
 class Turns:
-    """What it has under way when a turn ends is waited for: it is nobody else's burden."""
+    """A turn ends by waiting for what is under way, so that no other method's turn pays for it."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

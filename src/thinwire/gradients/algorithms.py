@@ -44,13 +44,13 @@ class Algorithm:
 
     @property
     def ratio(self) -> float:
-        """Of values that are sent, where few are."""
+        """The share of values that is sent: 1 but for sparse codecs."""
         return self.codec.ratio if isinstance(self.codec, TopK) else 1.0
 
 
 @cache
 def algorithm(spec: str, *, feedback: bool = True) -> Algorithm:
-    """By name; without feedback nothing is remembered."""
+    """The algorithm of this name. Without feedback, what the codec loses is not remembered."""
     name, _, argument = spec.partition(":")
     if spec == NONE:
         return Algorithm(spec, None, "", (ALL_REDUCE,))

@@ -44,7 +44,7 @@ class Blend:
         return cost + self.price
 
     def weights(self) -> Array:
-        """Of C, D, M, Q and the number of groups, at each tensor."""
+        """The weights of C, D, M, Q and the number of groups, a row a tensor."""
         same = np.ones(len(self.later))
         on_channel = 1 - self.compute - self.later - self.earlier
         return np.stack((self.later, on_channel, self.earlier, self.compute * same, self.price * same), axis=1)
@@ -71,7 +71,7 @@ class Blender:
         self.bound_s = max(float(blend.to_go[0]) for blend in self.corners)
 
     def chosen(self) -> list[Blend]:
-        """Good ones, and unlike each other."""
+        """A few of the blends with high bounds, spread so that they differ."""
         ranked = sorted(self._blends, key=lambda blend: -blend.to_go[0])
         return [ranked[at] for at in np.unique(np.linspace(0, len(ranked) - 1, BLENDS).astype(int))]
 
@@ -131,7 +131,7 @@ class Blender:
             self._price = max(0.0, self._price + missing * surplus / (1 + surplus**2))
 
     def _lengths(self, parts: GroupCosts, ends: Ints) -> tuple[float, Array]:
-        """Of the path of compute alone, and of those with x and z at each two turns."""
+        """The length of the path of compute alone, and of the paths that turn at x and z, for every such pair."""
         compute, before, behind = paths(parts)
         at = np.searchsorted(ends, self._turns)
         return compute, before[at][:, None] + behind[at]

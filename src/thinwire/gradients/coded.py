@@ -108,7 +108,7 @@ class Coded(Group):
         return payload
 
     def _add_up(self, codec: Codec, payloads: Sequence[Tensor], total: Tensor) -> bool:
-        """In the order of ranks, so that replicas stay equal bit for bit."""
+        """Add the payloads up in the order of ranks, so that replicas stay equal bit for bit."""
         if any(int(data[-1]) != FINE for data in payloads):
             return False
         total.zero_()

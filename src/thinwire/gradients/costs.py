@@ -38,7 +38,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class CodecCost:
-    """Of a rank: encoding its gradient, with what is remembered; adding one payload; decoding instead."""
+    """What a codec costs a rank: to encode its gradient and update its memory, to add one payload, to decode one."""
 
     encode: Affine
     add: Affine
@@ -88,14 +88,14 @@ def routes_of(profile: Profile, specs: Sequence[str], *, feedback: bool = True) 
     for spec in specs:
         if spec not in profile.codecs:
             raise ValueError(f"codec {spec!r} is not in the profile, which has {', '.join(profile.codecs)}; profile it")
-        found = algorithm(spec, feedback=feedback)
-        routes += [(spec, primitive, _route(profile, spec, found.codec, primitive)) for primitive in found.primitives]
+        chosen = algorithm(spec, feedback=feedback)
+        routes += [(spec, primitive, _route(profile, spec, chosen.codec, primitive)) for primitive in chosen.primitives]
     return routes
 
 
 def _route(profile: Profile, spec: str, codec: Codec | None, primitive: str) -> Route:
     n, cost, beside = profile.world_size, profile.codecs[spec], profile.contention
-    sizes = [each.num_values for each in profile.tensors]
+    sizes = [tensor.num_values for tensor in profile.tensors]
     nbytes = [_nbytes(spec, codec, size) for size in sizes]
     values_per_byte = sum(sizes) / max(sum(nbytes), 1)
     hinge = profile.transfers
@@ -124,7 +124,8 @@ def _route(profile: Profile, spec: str, codec: Codec | None, primitive: str) -> 
     return Route(
         name=f"{spec} {primitive}",
         compress_s=tuple(
-            cost.encode.of(size) + beside.byte_s * sent * own for size, own in zip(sizes, nbytes, strict=True)
+            cost.encode.of(size) + beside.byte_s * sent * payload_bytes
+            for size, payload_bytes in zip(sizes, nbytes, strict=True)
         ),
         decompress_s=tuple(times * taken.of(size) for size in sizes),
         nbytes=tuple(nbytes),

@@ -26,13 +26,13 @@ def layer_wise(num_tensors: int) -> tuple[int, ...]:
 
 
 def equal_counts(num_tensors: int, groups: int) -> tuple[int, ...]:
-    """Of so many groups each has as many tensors as any other, or one less."""
+    """Where so many groups end whose numbers of tensors differ by one at most."""
     groups = min(groups, num_tensors)
     return tuple(num_tensors * number // groups for number in range(1, groups + 1))
 
 
 class GroupCosts(NamedTuple):
-    """Of groups: backward and compression, transfer, decompression."""
+    """Each group's seconds: of backward and compression, of transfer, of decompression."""
 
     hold_s: Array
     send_s: Array
@@ -46,7 +46,7 @@ class Grouping(NamedTuple):
 
 
 class Model:
-    """What any group costs."""
+    """What a group of any consecutive tensors costs."""
 
     def __init__(self, backward_s: Sequence[float], routes: Sequence[Route]) -> None:
         self.num_tensors = len(backward_s)

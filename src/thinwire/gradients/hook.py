@@ -26,7 +26,7 @@ WARM_UP_RATIO = 0.25
 
 
 class LossScaler(Protocol):
-    """What torch.amp.GradScaler has."""
+    """What the hook needs of torch.amp.GradScaler."""
 
     def get_scale(self) -> float: ...
 
@@ -258,7 +258,7 @@ class Hook:
 
 
 def run(state: Hook, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """As DDP calls it."""
+    """The communication hook: DDP calls it with each bucket."""
     return state.take(bucket)
 
 

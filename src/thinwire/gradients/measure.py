@@ -32,27 +32,27 @@ def clock_of(device: torch.device) -> Callable[[], float]:
 
 
 def codec_cost(spec: str, sizes: Sequence[int], share: float, door: Door, device: torch.device) -> CodecCost:
-    """Of a model with tensors of these sizes, on ranks that need `share` seconds for one of their processor's."""
-    own = _first(sizes)
-    kinds = [_times(spec, shape, door, device) for shape in ([ONE], [LONG], own)]
-    return CodecCost(*(_affine(own, *(share * each for each in times)) for times in zip(*kinds, strict=True)))
+    """What the codec costs for tensors of these sizes; a rank takes `share` seconds for each on its processor."""
+    first = _first(sizes)
+    kinds = [_times(spec, shape, door, device) for shape in ([ONE], [LONG], first)]
+    return CodecCost(*(_affine(first, *(share * seconds for seconds in times)) for times in zip(*kinds, strict=True)))
 
 
 def _first(sizes: Sequence[int]) -> list[int]:
-    """As many as fit, one at least."""
-    found = [sizes[0]]
+    """The first tensors, as many as MOST_OWN values hold, one at least."""
+    first = [sizes[0]]
     for size in sizes[1:]:
-        if sum(found) + size > MOST_OWN:
+        if sum(first) + size > MOST_OWN:
             break
-        found.append(size)
-    return found
+        first.append(size)
+    return first
 
 
 def _times(spec: str, sizes: Sequence[int], door: Door, device: torch.device) -> list[float]:
-    """Usual seconds: encode, add a payload, decode."""
-    found = algorithm(spec)
+    """Median seconds to encode, to add a payload, to decode."""
+    chosen = algorithm(spec)
     names = [str(number) for number in range(len(sizes))]
-    group = make_group(0, names, sizes, found, found.primitives[0], door, device=device)
+    group = make_group(0, names, sizes, chosen, chosen.primitives[0], door, device=device)
     generator = torch.Generator(device).manual_seed(0)
     gradient = torch.randn(sum(sizes), generator=generator, device=device)
     total = torch.zeros_like(gradient)

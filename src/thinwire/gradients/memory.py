@@ -21,14 +21,14 @@ class Memory:
     """None: what comes in is sent, what is lost is lost."""
 
     def compensate(self, gradient: Tensor) -> Tensor:
-        """What to send for it."""
+        """What to send instead of this gradient: with what is remembered."""
         return gradient
 
     def sent(self, add: Callable[[Tensor], object]) -> None:
         """`add(x)` adds what was sent to x."""
 
     def keep(self, part: slice) -> None:
-        """What was sent of this part nobody took: it stays as it was. Before `commit`."""
+        """No rank took what was sent of this part: its memory stays as it was. To be called before `commit`."""
 
     def commit(self) -> None:
         """The step counts."""
@@ -159,7 +159,7 @@ class SliceDebt:
             self._kept, self._next = self._next, None
 
     def whole(self, size: int) -> Tensor | None:
-        """In its place among the group's values, of which there are `size`."""
+        """The slice's debt in its place among the group's `size` values, zeros elsewhere; None where there is none."""
         if self._kept is None:
             return None
         whole = self._kept.new_zeros(size)
@@ -198,12 +198,14 @@ def memory_for(
     return Memory()
 
 
-def flat_of(own: Mapping[str, Tensor], names: Sequence[str], sizes: Sequence[int], device: torch.device) -> Tensor:
+def flat_of(
+    remembered: Mapping[str, Tensor], names: Sequence[str], sizes: Sequence[int], device: torch.device
+) -> Tensor:
     """What is remembered of these parameters, one after the other."""
     kept = torch.zeros(sum(sizes), dtype=torch.float32, device=device)
     for name, part in zip(names, kept.split(list(sizes)), strict=True):
-        if name in own:
-            part.copy_(own[name].reshape(-1))
+        if name in remembered:
+            part.copy_(remembered[name].reshape(-1))
     return kept
 
 
@@ -223,15 +225,15 @@ def mean_of(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """
     if not states or any(set(state) != set(states[0]) for state in states):
         raise ValueError("mean_of: give every old rank's state_dict, all of one model and plan")
-    found = {"steps": states[0]["steps"]}  # the same everywhere
+    means = {"steps": states[0]["steps"]}  # the same everywhere
     for key in states[0]:
         what, _, name = key.partition("/")
         if name and what != OWED:
-            own = [state[key] for state in states]
+            kept = [state[key] for state in states]
             owed = (
                 [state[f"{OWED}/{name}"] for state in states]
                 if what == RESIDUAL and f"{OWED}/{name}" in states[0]
                 else []
             )
-            found[key] = torch.stack([*own, *owed]).sum(dim=0) / len(states)
-    return found
+            means[key] = torch.stack([*kept, *owed]).sum(dim=0) / len(states)
+    return means

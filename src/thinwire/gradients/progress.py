@@ -34,7 +34,7 @@ CHANNEL = "gradients.progress"
 
 @dataclass(frozen=True)
 class Progress:
-    """Of the `steps` that ended with `step`."""
+    """How far codecs have come in the `steps` that ended with `step`."""
 
     step: int
     steps: int
@@ -43,7 +43,7 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """Of the progress that uncompressed gradients would have made; below 0 it went the other way."""
+        """The share of what uncompressed gradients would have achieved; negative where it went the other way."""
         return 2 * self.cosine * self.norm_ratio - self.norm_ratio**2
 
 
@@ -66,19 +66,19 @@ class Watch:
         self.steps = window  # of this window
 
     def came(self, group: Group, gradient: Tensor, scale: float) -> None:
-        """This rank's, before it is sent."""
+        """Note this rank's gradient, before it is sent."""
         if group.number in self._places:
             self._now[group.number] = gradient[self._places[group.number]].float() / scale
 
     def applied(self, group: Group, mean: Tensor, scale: float) -> None:
-        """In the same step, which counts."""
+        """Note what all ranks apply in the same step, once it counts."""
         number = group.number
         if number in self._now:
             self._came[number] += self._now.pop(number)
             self._applied[number] += mean[self._places[number]].float() / scale
 
     def step_over(self, step: int, groups: Sequence[Group]) -> Progress | None:
-        """What the window has shown, with its last step."""
+        """At the end of a window what it has shown; None before."""
         if not self._places:
             self._open(groups)
             return None
@@ -89,14 +89,14 @@ class Watch:
         sums = self._door.all_reduce(sums, channel=CHANNEL).wait().double() / self._door.world_size
         applied = torch.cat([*self._applied.values()]).double()
         weighed, weighed_applied = self._weights * sums, self._weights * applied
-        own = torch.stack([weighed @ sums, weighed_applied @ applied, weighed @ applied])
+        sums_here = torch.stack([weighed @ sums, weighed_applied @ applied, weighed @ applied])
         # The first rank's: processors of several kinds may differ in the last digit.
-        true, sent, both = self._door.gather(own, channel=CHANNEL)[0].tolist()
-        found = Progress(
+        true, sent, both = self._door.gather(sums_here, channel=CHANNEL)[0].tolist()
+        progress = Progress(
             step, self._steps, both / max(math.sqrt(true * sent), 1e-300), math.sqrt(sent / max(true, 1e-300))
         )
         self._open(groups)
-        return found
+        return progress
 
     def _open(self, groups: Sequence[Group]) -> None:
         """Draw values, and begin anew."""

@@ -26,13 +26,13 @@ def write_trace(path: Path, plan: Plan, times: Sequence[MeasuredGroup] = ()) -> 
             _span(PREDICTED, lane, label, spans[f"{lane}_begin_s"], spans[f"{lane}_end_s"]) for lane in LANES[1:]
         ]
     free_s = 0.0
-    for each in times:
-        label = f"group {each.group}"
-        events.append(_span(MEASURED, "backward", label, free_s, each.ready_s))
-        free_s = each.posted_s
-        events.append(_span(MEASURED, "compress", label, each.ready_s, each.posted_s))
-        events.append(_span(MEASURED, "transfer", label, each.posted_s, each.posted_s + each.transfer_s))
-        events.append(_span(MEASURED, "decompress", label, each.arrived_s, each.done_s))
+    for measured in times:
+        label = f"group {measured.group}"
+        events.append(_span(MEASURED, "backward", label, free_s, measured.ready_s))
+        free_s = measured.posted_s
+        events.append(_span(MEASURED, "compress", label, measured.ready_s, measured.posted_s))
+        events.append(_span(MEASURED, "transfer", label, measured.posted_s, measured.posted_s + measured.transfer_s))
+        events.append(_span(MEASURED, "decompress", label, measured.arrived_s, measured.done_s))
     artifacts.write_json(path, {"traceEvents": events, "displayTimeUnit": "ms"})
 
 

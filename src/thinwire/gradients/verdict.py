@@ -12,7 +12,7 @@ PATIENCE = 2
 
 
 class Verdict:
-    """Of one plan. Plans whose codec the user has named have no rivals, and always stand."""
+    """Whether a plan's codecs stay. A codec that the user has named has no rivals, and always stays."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -23,22 +23,23 @@ class Verdict:
             if step_s * LEAST_GAIN <= plan.rivals[self.milder]:
                 self.milder = spec
 
-    def falls_back(self, found: Progress) -> bool:
+    def falls_back(self, progress: Progress) -> bool:
         if not self._plan.rivals or self._plan.predicted is None:
             return False
         # A step of a milder codec makes all of its progress.
-        is_behind = found.share / self._plan.predicted.step_s < 1 / self._plan.rivals[self.milder]
+        is_behind = progress.share / self._plan.predicted.step_s < 1 / self._plan.rivals[self.milder]
         self._behind = self._behind + 1 if is_behind else 0
         # A window without any progress is more than chance.
         return self._behind >= PATIENCE or found.share <= 0
 
-    def words(self, found: Progress) -> str:
+    def words(self, progress: Progress) -> str:
         assert self._plan.predicted is not None
         codecs = ",".join(sorted({group.codec for group in self._plan.groups}))
         step_ms, milder_ms = 1e3 * self._plan.predicted.step_s, 1e3 * self._plan.rivals[self.milder]
         return (
-            f"codec auto falls back from {codecs} to {self.milder} in step {found.step}: a step made {found.share:.0%} "
-            f"of the progress of an uncompressed one (cosine {found.cosine:.2f}, norm {found.norm_ratio:.2f} of its, "
-            f"over {found.steps} steps), and is predicted to take {step_ms:.1f} ms instead of {milder_ms:.1f}. "
+            f"codec auto falls back from {codecs} to {self.milder} in step {progress.step}: a step made "
+            f"{progress.share:.0%} of the progress of an uncompressed one (cosine {progress.cosine:.2f}, norm "
+            f"{progress.norm_ratio:.2f} of its, over {progress.steps} steps), and is predicted to take {step_ms:.1f} "
+            f"ms instead of {milder_ms:.1f}. "
             f'To keep it, name it: plan(profile, codec="{codecs}")'
         )

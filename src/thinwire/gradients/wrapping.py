@@ -62,14 +62,16 @@ def wrap(
             f"wrap: the door reaches ranks {_listed(door.ranks)}, gradients are averaged over ranks {_listed(ranks)}; "
             "give Door(group=...) and process_group the same group, and profile through that door"
         )
-    plan.check({name: each.numel() for name, each in model.named_parameters() if each.requires_grad}, len(ranks))
-    if len({each.dtype for each in model.parameters() if each.requires_grad}) > 1:
+    plan.check(
+        {name: parameter.numel() for name, parameter in model.named_parameters() if parameter.requires_grad}, len(ranks)
+    )
+    if len({parameter.dtype for parameter in model.parameters() if parameter.requires_grad}) > 1:
         raise ValueError("wrap: parameters of several dtypes never share a bucket; give the model one, model.float()")
-    if any(isinstance(each, DTensor) for each in model.parameters()):
+    if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
         raise ValueError("wrap: a parameter is a DTensor; FSDP2 and its like send their gradients themselves")
     door = door or Door(group=group)
     _expect_same_plan(door, plan)
-    names = {id(each): name for name, each in model.named_parameters()}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
     state_of_hook = Hook(plan, door, names, scaler=scaler, state=state, progress_every=progress_every)
     # Without the copies back from buckets. (Those into them stay: a gradient that was set to None is made elsewhere.)
     options.setdefault("gradient_as_bucket_view", True)
@@ -84,14 +86,14 @@ def wrap(
 
 def hook_of(model: nn.Module) -> Hook:
     """The hook of a wrapped model: its memory, its count of skipped steps, its last timeline."""
-    found = model.__dict__.get(NAME)
-    if not isinstance(found, Hook):
+    hook = model.__dict__.get(NAME)
+    if not isinstance(hook, Hook):
         raise ValueError("hook_of: this model was not made by gradients.wrap")
-    return found
+    return hook
 
 
 def _group_of(options: Mapping[str, Any]) -> dist.ProcessGroup | None:
-    """Whose ranks average, by DDP's own options; None for all."""
+    """The process group that averages, by DDP's own options; None for the default one."""
     group, mesh = options.get("process_group"), options.get("device_mesh")
     if group is not None and mesh is not None:
         raise ValueError("wrap: process_group and device_mesh say the same thing; give one of them")
@@ -144,7 +146,7 @@ def _listed(ranks: Sequence[int]) -> str:
 
 def caps(plan: Plan, model: nn.Module) -> list[float]:
     """DDP's limits, in MiB, that cut just so: it closes a bucket once its bytes reach the limit."""
-    sizes = {name: each.nbytes for name, each in model.named_parameters()}
+    sizes = {name: parameter.nbytes for name, parameter in model.named_parameters()}
     filled = [sum(sizes[name] for name in group.names) for group in plan.groups]
     limits = [(size + 0.5) / MIB for size in filled if size]
     # Where DDP does not learn the order, it cuts in the order of definition and turns that around.

@@ -148,15 +148,18 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         raise GraphError(f"{folder}: no {MANIFEST}; give a folder that `thinwire partition` wrote")
     try:
-        content = strictly(artifacts.read_sealed(path, FORMAT, VERSION), Content)
-        _check_manifest(path, content)
+        sealed = artifacts.read_sealed(path, FORMAT, VERSION)
     except ValueError as error:
-        where = "" if str(error).startswith(str(path)) else f"{path}: "
-        raise GraphError(f"{where}{error}; partition again") from error
+        raise GraphError(f"{error}; partition again") from error
+    try:
+        content = strictly(sealed, Content)
+        _check_parts(path, content)
+    except ValueError as error:
+        raise GraphError(f"{path}: {error}; partition again") from error
     return Manifest(folder=folder, **structs.asdict(content))
 
 
-def _check_manifest(path: Path, content: Content) -> None:
+def _check_parts(path: Path, content: Content) -> None:
     """Its checksum only says that it is as somebody wrote it."""
     for number, part in enumerate(content.parts):
         # A name in the folder; a link of that name is followed, as whoever keeps shards on another disk wants it.

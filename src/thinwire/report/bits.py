@@ -14,8 +14,10 @@ PANEL_PX = 84
 
 
 def bits(runs: Sequence[Run]) -> Section:
-    assigned = [(number, run) for number, run in enumerate(runs) if any(each.messages for each in run.assignments)]
-    rest = [run for run in runs if not any(each.messages for each in run.assignments)]
+    assigned = [
+        (number, run) for number, run in enumerate(runs) if any(assignment.messages for assignment in run.assignments)
+    ]
+    rest = [run for run in runs if not any(assignment.messages for assignment in run.assignments)]
     note = without(rest, "bits were not assigned while they ran (no plan.1.json)")
     charts = [_chart(number, run) for number, run in assigned] or [Chart("bits", "", None, note)]
     if assigned and note:
@@ -34,10 +36,12 @@ def shares(rows_at_bits: Mapping[int, float]) -> dict[int, float]:
 
 
 def _chart(number: int, run: Run) -> Chart:
-    names = list(dict.fromkeys(message.channel for each in run.assignments for message in each.messages))
-    widths = sorted({w for each in run.assignments for message in each.messages for w in message.rows_at_bits})
+    names = list(dict.fromkeys(message.channel for assignment in run.assignments for message in assignment.messages))
+    widths = sorted(
+        {bits for assignment in run.assignments for message in assignment.messages for bits in message.rows_at_bits}
+    )
     # Categories, as texts: re-assignments may be far apart, and the bars should not be thin.
-    at = [str(each.from_epoch + 1) for each in run.assignments]
+    at = [str(assignment.from_epoch + 1) for assignment in run.assignments]
     across = axis("assigned in epoch", type="category", showgrid=False)
     rows = {"all channels": [_rows(run, index, names) for index in range(len(at))]}
     rows |= {name: [_rows(run, index, [name]) for index in range(len(at))] for name in names}
@@ -45,7 +49,7 @@ def _chart(number: int, run: Run) -> Chart:
     traces: list[dict[str, Any]] = []
     for panel, counts in enumerate(rows.values()):
         parts[f"yaxis{suffix(panel)}"] |= {"range": [0, 1], "tickformat": ".0%", "tickvals": [0, 0.5, 1]}
-        of_rows = [shares(each) for each in counts]
+        of_rows = [shares(rows) for rows in counts]
         traces += [
             {
                 "type": "bar",
@@ -53,8 +57,8 @@ def _chart(number: int, run: Run) -> Chart:
                 "legendgroup": str(width),
                 "showlegend": panel == 0,
                 "x": at,
-                "y": [each.get(width, 0.0) for each in of_rows],
-                "customdata": [each.get(width, 0) for each in counts],
+                "y": [share.get(width, 0.0) for share in of_rows],
+                "customdata": [rows.get(width, 0) for rows in counts],
                 "xaxis": f"x{suffix(panel)}",
                 "yaxis": f"y{suffix(panel)}",
                 "marker": {"color": f"var(--bits-{width})" if width in KNOWN else "var(--bits-other)"},

@@ -45,17 +45,17 @@ def _scores(runs: Sequence[Run], *, by_seconds: bool) -> Chart:
     traces = []
     missing = []
     for number, run in enumerate(runs):
-        own: list[dict[str, Any]] = []
+        lines: list[dict[str, Any]] = []
         for name, get, dash in (
             ("test", lambda epoch: epoch.test_score, 0),
             ("validation", lambda epoch: epoch.val_score, 2),
         ):
             points = _changes(_points(run, get, by_seconds=by_seconds))
             if points:
-                own.append(_trace(run, number, points, f"{name} %{{y:.2%}}", dash=dash, listed=not own))
-                own[-1]["line"]["shape"] = "hv"
-        traces += own
-        if not own:
+                lines.append(_trace(run, number, points, f"{name} %{{y:.2%}}", dash=dash, listed=not lines))
+                lines[-1]["line"]["shape"] = "hv"
+        traces += lines
+        if not lines:
             missing.append(run)
     what = "seconds" if by_seconds else "epochs"
     note = without(missing, "no epoch of theirs has a score" + (" and seconds" if by_seconds else ""))
@@ -81,7 +81,7 @@ def _loss(runs: Sequence[Run], *, by_seconds: bool) -> Chart:
 
 
 def _points(run: Run, get: Callable[[Epoch], float | None], *, by_seconds: bool) -> list[tuple[float, float]]:
-    """Where on the axis, and the value; epochs count from 1, as on the terminal."""
+    """(place on the axis, value) of each epoch that has one; epochs count from 1, as on the terminal."""
     at: Sequence[float] = [epoch.number + 1 for epoch in run.epochs]
     if by_seconds:
         if any(epoch.seconds is None for epoch in run.epochs):  # then no sum of them is true

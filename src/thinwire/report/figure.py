@@ -52,7 +52,7 @@ class Section:
 
 
 def colour(number: int) -> str:
-    """The same for a run throughout the page."""
+    """A run's colour, the same throughout the page."""
     return f"var(--run-{number % COLOURS})"
 
 
@@ -61,7 +61,7 @@ def line(number: int, dash: int = 0) -> dict[str, Any]:
 
 
 def plain(text: str, length: int = LABEL_LENGTH) -> str:
-    """For plotly, which takes some tags in text for markup: as it is, if need be without its middle."""
+    """The text so that plotly shows it as it is, without reading tags in it; a long one loses its middle."""
     if len(text) > length:
         half = (length - 1) // 2
         text = f"{text[: length - 1 - half]}…{text[len(text) - half :]}"

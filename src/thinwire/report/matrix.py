@@ -30,7 +30,7 @@ def matrix(runs: Sequence[Run]) -> Section:
     note = without(missing, "their wires were not measured (`links` in plan.json)")
     silent = without([run for run in runs if not mean_bytes(run)], "no event of theirs has bytes by peer (`ranks`)")
     if note or silent:
-        charts.append(Chart("links", "", None, " ".join(each for each in (note, silent) if each)))
+        charts.append(Chart("links", "", None, " ".join(filter(None, (note, silent)))))
     return Section(
         "Links",
         "Rows send, columns receive. A wire slower than the others, or with more to carry, is what all wait for.",
@@ -39,7 +39,7 @@ def matrix(runs: Sequence[Run]) -> Section:
 
 
 def mean_bytes(run: Run) -> dict[tuple[int, int], float]:
-    """From rank to rank, over the epochs that tell, without the first where there are others."""
+    """Mean bytes an epoch from rank to rank, over the epochs that noted them, the first only if no other did."""
     epochs = [epoch for epoch in run.epochs if any(rank.bytes_to for rank in epoch.ranks)]
     epochs = [epoch for epoch in epochs if epoch.number > 0] or epochs
     total: dict[tuple[int, int], float] = {}

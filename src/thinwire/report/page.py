@@ -44,7 +44,7 @@ def page(runs: Sequence[Run]) -> str:
         policy=" ".join(f"'sha256-{_hash(script)}'" for script in scripts.values()),
         style=_text_of("page.css"),
         summary=_summary(runs),
-        sections="\n".join(_section(each) for each in sections),
+        sections="\n".join(_section(section) for section in sections),
         figures=_json(figures),
         version=_text(__version__),
         **scripts,
@@ -113,7 +113,9 @@ def _chart(chart: Chart) -> str:
 
 def _table(table: Table, *, dots: bool = False, wraps: bool = False) -> str:
     """`dots`: a row is a run, and begins with its colour. `wraps`: long texts, once where all columns have the same."""
-    head = "".join(f"<th scope='col'{_kind(table, at)}>{_text(each)}</th>" for at, each in enumerate(table.headings))
+    head = "".join(
+        f"<th scope='col'{_kind(table, at)}>{_text(heading)}</th>" for at, heading in enumerate(table.headings)
+    )
     body = ""
     for number, row in enumerate(table.rows):
         dot = f"<i class='dot run-{number % COLOURS}'></i>" if dots else ""

@@ -53,14 +53,14 @@ def comparison(runs: Sequence[Run]) -> Table | None:
 
 def _planned(run: Run) -> list[tuple[str, ...]]:
     """The line of the prediction that the run then followed."""
-    found = []
+    rows = []
     for row in run.prediction.rows if run.prediction else ():
         seconds, size = run.median("seconds"), run.median("bytes")
         if row.method == run.predicted_as and seconds:
-            found.append(_row(run, "seconds an epoch, planned", seconds_text, row.epoch_s, seconds))
+            rows.append(_row(run, "seconds an epoch, planned", seconds_text, row.epoch_s, seconds))
             if row.bytes_per_epoch and size:
-                found.append(_row(run, "bytes an epoch, planned", bytes_text, row.bytes_per_epoch, size))
-    return found
+                rows.append(_row(run, "bytes an epoch, planned", bytes_text, row.bytes_per_epoch, size))
+    return rows
 
 
 def _row(run: Run, what: str, form: Any, predicted: float, measured: float) -> tuple[str, ...]:
@@ -86,8 +86,8 @@ def _seconds(runs: Sequence[Run]) -> Chart:
         return Chart("predicted-seconds", "seconds", None, note)
     # Long ones, as a rare pause of the machine is, would flatten the rest.
     usual = [statistics.quantiles([s for _, _, s in rows], n=20)[-1] for _, rows in shown if len(rows) > 1]
-    predictions = [predicted for _, rows in shown for _, predicted, _ in rows if predicted]
-    top = 1.3 * max([*usual, *predictions])
+    expected = [predicted for _, rows in shown for _, predicted, _ in rows if predicted]
+    top = 1.3 * max([*usual, *expected])
     vertical = seconds_axis("seconds an epoch", top) | {"range": [0, top]}
     return Chart("predicted-seconds", "seconds", _lines(runs, shown, vertical, "s"), note)
 
@@ -95,10 +95,11 @@ def _seconds(runs: Sequence[Run]) -> Chart:
 def _sizes(runs: Sequence[Run]) -> Chart:
     shown = []
     for number, run in enumerate(runs):
-        name = next((each for each in SIZES if any(each in epoch.predicted for epoch in run.epochs)), None)
+        name = next((size for size in SIZES if any(size in epoch.predicted for epoch in run.epochs)), None)
         if name is not None:
-            own = [epoch for epoch in run.epochs if name in epoch.predicted and (epoch.number or len(run.epochs) == 1)]
-            shown.append((number, [(epoch.number + 1, *epoch.predicted[name]) for epoch in own]))
+            epochs = [epoch for epoch in run.epochs if name in epoch.predicted]
+            later = [epoch for epoch in epochs if epoch.number or len(run.epochs) == 1]
+            shown.append((number, [(epoch.number + 1, *epoch.predicted[name]) for epoch in later]))
     drawn = [number for number, _ in shown]
     rest = [run for number, run in enumerate(runs) if number not in drawn]
     note = without(rest, "their bytes were not predicted epoch by epoch")

@@ -81,7 +81,7 @@ def _rates(runs: Sequence[Run], number: int, run: Run, prediction: Prediction) -
     for place, method in enumerate(methods):
         points = sorted((rate.bits_per_s, rate.epoch_s[method]) for rate in prediction.rates if method in rate.epoch_s)
         # In the colour of the run that followed it, where there is one; else in one that no run has.
-        owners = [other for other, each in enumerate(runs) if each.predicted_as == method and _alike(run, each)]
+        owners = [place for place, other in enumerate(runs) if other.predicted_as == method and _alike(run, other)]
         style = {"color": colour(owners[0] if owners else len(runs) + place), "width": 2}
         traces.append(
             {

@@ -30,7 +30,7 @@ class Failure(Struct, frozen=True):
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """In the given order, each with a label of its own."""
+    """The runs in these folders, in the given order; no two have the same label."""
     for number, folder in enumerate(folders):
         if folder.resolve() in [other.resolve() for other in folders[:number]]:
             raise ValueError(f"{folder} is given twice; name each run once")
@@ -55,9 +55,9 @@ def _labels(folders: Sequence[Path]) -> list[str]:
     """The folders' names, with as many of those above as tell them apart."""
     parts = [folder.resolve().parts[1:] for folder in folders]
     depth = 1
-    while len({each[-depth:] for each in parts}) < len(parts):
+    while len({names[-depth:] for names in parts}) < len(parts):
         depth += 1
-    return ["/".join(each[-depth:]) or "run" for each in parts]
+    return ["/".join(names[-depth:]) or "run" for names in parts]
 
 
 def _content(path: Path, kind: type[Content]) -> Content:

@@ -203,7 +203,7 @@ class Run:
         return self.epochs[1:-1] or self.epochs[1:] or self.epochs
 
     def median(self, name: str) -> float | None:
-        """Of a figure over the steady epochs that have it."""
+        """The median of a figure over the steady epochs that have it."""
         values = [value for epoch in self.steady if (value := getattr(epoch, name)) is not None]
         return statistics.median(values) if values else None
 

@@ -22,49 +22,50 @@ def sent(runs: Sequence[Run]) -> Section:
 
 
 def mean_traffic(run: Run) -> dict[str, Traffic]:
-    """By channel, and in all. A channel that was silent in an epoch counts as nothing there."""
-    found = {}
+    """Mean bytes an epoch by channel, and in all. An epoch in which a channel sent nothing counts as 0."""
+    means = {}
     total = [epoch for epoch in run.steady if epoch.bytes is not None]
     if total:
         thick = [epoch.float32_bytes for epoch in total if epoch.float32_bytes is not None]
-        means = sum(epoch.bytes or 0.0 for epoch in total) / len(total), sum(thick) / len(thick) if thick else None
-        found[ALL] = Traffic(*means)
+        sent_bytes = sum(epoch.bytes or 0.0 for epoch in total) / len(total)
+        means[ALL] = Traffic(sent_bytes, sum(thick) / len(thick) if thick else None)
     epochs = [epoch for epoch in run.steady if epoch.channels]
     for name in dict.fromkeys(name for epoch in epochs for name in epoch.channels):
-        own = [epoch.channels[name] for epoch in epochs if name in epoch.channels]
-        known = all(each.float32_bytes is not None for each in own)
-        thick_sum = sum(each.float32_bytes or 0.0 for each in own)
-        found[name] = Traffic(sum(each.bytes for each in own) / len(epochs), thick_sum / len(epochs) if known else None)
-    return {name: each for name, each in found.items() if each.bytes or each.float32_bytes}
+        sent = [epoch.channels[name] for epoch in epochs if name in epoch.channels]
+        thin_bytes = sum(traffic.bytes for traffic in sent) / len(epochs)
+        thick_bytes = sum(traffic.float32_bytes or 0.0 for traffic in sent) / len(epochs)
+        known = all(traffic.float32_bytes is not None for traffic in sent)
+        means[name] = Traffic(thin_bytes, thick_bytes if known else None)
+    return {name: traffic for name, traffic in means.items() if traffic.bytes or traffic.float32_bytes}
 
 
 def _sent(runs: Sequence[Run]) -> Chart:
-    traffic = [mean_traffic(run) for run in runs]
-    silent = [run for run, own in zip(runs, traffic, strict=True) if not own]
-    totals = [run for run, own in zip(runs, traffic, strict=True) if set(own) == {ALL}]
+    means = [mean_traffic(run) for run in runs]
+    silent = [run for run, channels in zip(runs, means, strict=True) if not channels]
+    totals = [run for run, channels in zip(runs, means, strict=True) if set(channels) == {ALL}]
     notes = [without(silent, "nothing was sent, or no event says so")]
     notes.append(f"In all only, for {', '.join(run.label for run in totals)}: no `channels`." if totals else "")
-    note = " ".join(each for each in notes if each)
+    note = " ".join(filter(None, notes))
     if len(silent) == len(runs):
         return Chart("bytes", "", None, note)
-    channels = list(dict.fromkeys(name for own in traffic for name in own))
-    longest = max(max(each.bytes, each.float32_bytes or 0.0) for own in traffic for each in own.values())
+    names = list(dict.fromkeys(name for channels in means for name in channels))
+    longest = max(max(sent.bytes, sent.float32_bytes or 0.0) for channels in means for sent in channels.values())
     traces = []
-    for number, (run, own) in enumerate(zip(runs, traffic, strict=True)):
-        if own:
-            traces += [_bars(run, number, own, channels, longest, thick=thick) for thick in (True, False)]
-    height = FRAME_PX + len(channels) * (GAP_PX + BAR_PX * (len(runs) - len(silent)))
+    for number, (run, channels) in enumerate(zip(runs, means, strict=True)):
+        if channels:
+            traces += [_bars(run, number, channels, names, longest, thick=thick) for thick in (True, False)]
+    height = FRAME_PX + len(names) * (GAP_PX + BAR_PX * (len(runs) - len(silent)))
     vertical = axis(type="category", autorange="reversed", showgrid=False)
     drawn = layout(height, barmode="group", bargap=0.25, xaxis=bytes_axis("bytes an epoch"), yaxis=vertical)
     return Chart("bytes", "", {"data": traces, "layout": drawn | {"showlegend": True}}, note)
 
 
 def _bars(
-    run: Run, number: int, own: dict[str, Traffic], channels: list[str], longest: float, *, thick: bool
+    run: Run, number: int, channels: dict[str, Traffic], names: list[str], longest: float, *, thick: bool
 ) -> dict[str, Any]:
     """Both kinds of a run lie on one another, as they have an offset group in common."""
-    shown = [name for name in channels if name in own]
-    values = [own[name].float32_bytes if thick else own[name].bytes for name in shown]
+    shown = [name for name in names if name in channels]
+    values = [channels[name].float32_bytes if thick else channels[name].bytes for name in shown]
     trace = {
         "type": "bar",
         "orientation": "h",
@@ -82,8 +83,8 @@ def _bars(
     if not thick:
         # Beside its bar, but for the longest, which leave no room there.
         trace |= {
-            "text": [_thinner(own[name]) for name in shown],
-            "textposition": ["inside" if own[name].bytes > LONG_SHARE * longest else "outside" for name in shown],
+            "text": [_thinner(channels[name]) for name in shown],
+            "textposition": ["inside" if channels[name].bytes > LONG_SHARE * longest else "outside" for name in shown],
             "cliponaxis": False,
         }
     return trace

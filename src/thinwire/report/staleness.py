@@ -22,13 +22,13 @@ def staleness(runs: Sequence[Run]) -> Section:
 
 def stretches(run: Run) -> list[tuple[bool, int, int]]:
     """Epochs of one kind in a row: stale or not, the first and how many."""
-    found = []
+    rows = []
     known = [(epoch.number, epoch.stale) for epoch in run.epochs if epoch.stale is not None]
     # Numbers that follow each other differ from their place by the same.
-    for (stale, _), group in groupby(enumerate(known), key=lambda each: (each[1][1], each[1][0] - each[0])):
+    for (stale, _), group in groupby(enumerate(known), key=lambda item: (item[1][1], item[1][0] - item[0])):
         numbers = [number for _, (number, _) in group]
-        found.append((bool(stale), numbers[0], len(numbers)))
-    return found
+        rows.append((bool(stale), numbers[0], len(numbers)))
+    return rows
 
 
 def _chart(runs: Sequence[Run]) -> Chart:
@@ -39,17 +39,17 @@ def _chart(runs: Sequence[Run]) -> Chart:
         return Chart("staleness", "", None, note)
     traces: list[dict[str, Any]] = []
     for stale, (name, colour) in KINDS.items():
-        own = [(place, first, many) for place, each in shown.items() for kind, first, many in each if kind == stale]
-        if own:
+        bars = [(place, first, many) for place, rows in shown.items() for kind, first, many in rows if kind == stale]
+        if bars:
             traces.append(
                 {
                     "type": "bar",
                     "orientation": "h",
                     "name": name,
-                    "y": [place for place, _, _ in own],
-                    "base": [first + 0.5 for _, first, _ in own],  # an epoch's bar is about its number, from 1
-                    "x": [many for _, _, many in own],
-                    "customdata": [[first + 1, first + many] for _, first, many in own],
+                    "y": [place for place, _, _ in bars],
+                    "base": [first + 0.5 for _, first, _ in bars],  # an epoch's bar is about its number, from 1
+                    "x": [many for _, _, many in bars],
+                    "customdata": [[first + 1, first + many] for _, first, many in bars],
                     "marker": {"color": colour},
                     "width": 0.6,
                     "hovertemplate": f"epochs %{{customdata[0]}} to %{{customdata[1]}}: {name}",
@@ -57,7 +57,7 @@ def _chart(runs: Sequence[Run]) -> Chart:
             )
     labels = [plain(runs[place].label) for place in shown]
     vertical = axis(tickmode="array", tickvals=list(shown), ticktext=labels, autorange="reversed", showgrid=False)
-    last = max(first + many for each in shown.values() for _, first, many in each)
+    last = max(first + many for rows in shown.values() for _, first, many in rows)
     across = axis("epoch", showgrid=False, zeroline=False, range=[0.5, last + 0.5])
     drawn = layout(FRAME_PX + ROW_PX * len(shown), barmode="overlay", xaxis=across, yaxis=vertical)
     return Chart("staleness", "", {"data": traces, "layout": drawn | {"showlegend": True}}, note)

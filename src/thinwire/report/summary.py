@@ -9,7 +9,7 @@ from thinwire.report.units import NOTHING, bytes_text, seconds_text, share_text
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """With the names of `train --json` where there are such."""
+    """A run's figures, by the names of `train --json` where it has them."""
     return {
         "run": run.label,
         "folder": str(run.folder),
@@ -37,18 +37,18 @@ def summary(run: Run) -> dict[str, Any]:
 def results(runs: Sequence[Run]) -> Table:
     rows = []
     for run in runs:
-        own = summary(run)
-        thick, thin = own["float32_bytes_per_epoch"], own["bytes_per_epoch"]
+        figures = summary(run)
+        thick, thin = figures["float32_bytes_per_epoch"], figures["bytes_per_epoch"]
         rows.append(
             (
                 run.label,
                 run.state.word,
                 run.method or NOTHING,
                 f"{run.done}" if run.asked is None else f"{run.done} of {run.asked}",
-                share_text(own["test_score"]),
-                share_text(own["val_score"]),
-                seconds_text(own["epoch_s_median"]),
-                seconds_text(own["exposed_s_per_epoch"]),
+                share_text(figures["test_score"]),
+                share_text(figures["val_score"]),
+                seconds_text(figures["epoch_s_median"]),
+                seconds_text(figures["exposed_s_per_epoch"]),
                 bytes_text(thin),
                 f"{thick / thin:.1f}x" if thick and thin else NOTHING,
             )
@@ -59,9 +59,13 @@ def results(runs: Sequence[Run]) -> Table:
 
 def set_up(runs: Sequence[Run]) -> Table:
     """A fact a row, a run a column; facts that no run has are left out."""
-    facts = [_facts(run) for run in runs]
-    names = list(dict.fromkeys(name for own in facts for name in own))
-    rows = [(name, *(own.get(name, NOTHING) for own in facts)) for name in names if any(own.get(name) for own in facts)]
+    columns = [_facts(run) for run in runs]
+    names = list(dict.fromkeys(name for facts in columns for name in facts))
+    rows = [
+        (name, *(facts.get(name, NOTHING) for facts in columns))
+        for name in names
+        if any(facts.get(name) for facts in columns)
+    ]
     return Table(("", *(run.label for run in runs)), tuple(rows), texts=1 + len(runs))
 
 
@@ -105,7 +109,7 @@ def _machine(machine: Mapping[str, Any]) -> list[str]:
     known = {"cpu": "{}", "cores": "{} cores", "torch": "torch {}", "python": "Python {}", "kernels": "kernels {}"}
     shown = [form.format(value) for name, form in known.items() if (value := _shown(machine.get(name)))]
     return shown + [
-        f"{name} {value}" for name, each in machine.items() if name not in known and (value := _shown(each))
+        f"{name} {value}" for name, fact in machine.items() if name not in known and (value := _shown(fact))
     ]
 
 
@@ -116,5 +120,5 @@ def _listed(plan: Mapping[str, Any]) -> str:
 
 def _shown(value: Any) -> str:
     if isinstance(value, list):
-        return " ".join(_shown(each) for each in value)
+        return " ".join(_shown(item) for item in value)
     return "" if value is None or isinstance(value, dict) else str(value)

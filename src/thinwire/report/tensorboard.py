@@ -35,8 +35,8 @@ def check(folder: Path, runs: Sequence[Run]) -> None:
 def write_scalars(folder: Path, runs: Sequence[Run]) -> None:
     """A folder a run, as TensorBoard has it; one of an earlier report is replaced."""
     for run in runs:
-        with artifacts.new_folder(folder / run.label, _is_ours) as own:
-            _write(own, run)
+        with artifacts.new_folder(folder / run.label, _is_ours) as new:
+            _write(new, run)
 
 
 def _is_ours(name: str) -> bool:

@@ -25,23 +25,23 @@ def times(runs: Sequence[Run]) -> Section:
 
 
 def mean_times(run: Run) -> list[dict[str, float]]:
-    """For each rank, over the epochs that have it, without the first where there are others."""
+    """For each rank, mean seconds over the epochs that noted them, without the first where there are others."""
     looked_at = [epoch for epoch in run.epochs if epoch.ranks]
     if len(looked_at) > 1:
         looked_at = [epoch for epoch in looked_at if epoch.number > 0]
     world = max((len(epoch.ranks) for epoch in looked_at), default=0)
-    found = []
+    by_rank = []
     for rank in range(world):
-        own = [epoch.ranks[rank] for epoch in looked_at if rank < len(epoch.ranks)]
-        means = {name: _mean(own, name) for name in ("seconds", "compute_s", "codec_s", "exposed_s", "hidden_s")}
+        times = [epoch.ranks[rank] for epoch in looked_at if rank < len(epoch.ranks)]
+        means = {name: _mean(times, name) for name in ("seconds", "compute_s", "codec_s", "exposed_s", "hidden_s")}
         rest = means["seconds"] - means["compute_s"] - means["codec_s"] - means["exposed_s"]
         means["rest_s"] = rest if rest > REST_FROM_SHARE * means["seconds"] else 0.0
-        found.append(means)
-    return found
+        by_rank.append(means)
+    return by_rank
 
 
 def _mean(ranks: Sequence[RankTimes], name: str) -> float:
-    return sum(getattr(each, name) for each in ranks) / len(ranks)
+    return sum(getattr(times, name) for times in ranks) / len(ranks)
 
 
 def _times(runs: Sequence[Run]) -> Chart:
@@ -49,7 +49,7 @@ def _times(runs: Sequence[Run]) -> Chart:
     note = without([run for run in runs if not mean_times(run)], "no event of theirs has times by rank (`ranks`)")
     if not shown:
         return Chart("times", "", None, note)
-    largest = max(max(each["seconds"], each["hidden_s"]) for _, means in shown for each in means)
+    largest = max(max(rank["seconds"], rank["hidden_s"]) for _, means in shown for rank in means)
     across = seconds_axis("seconds of an epoch", largest)
     parts = panels([plain(run.label) for run, _ in shown], [ROW_PX * len(means) + 8 for _, means in shown], across)
     traces: list[dict[str, Any]] = []
@@ -63,11 +63,11 @@ def _times(runs: Sequence[Run]) -> Chart:
             "zeroline": False,
         }
         for name, said in PARTS.items():
-            values = [each[name] for each in means]
+            values = [rank[name] for rank in means]
             if any(values):
                 traces.append(_bars(number, said, ranks, values, COLOURS.get(name, "var(--rest)")))
-        if any(each["hidden_s"] for each in means):
-            hidden = [each["hidden_s"] for each in means]
+        if any(rank["hidden_s"] for rank in means):
+            hidden = [rank["hidden_s"] for rank in means]
             traces.append(_bars(number, "hidden transfer", [rank + 0.36 for rank in ranks], hidden, "var(--hidden)"))
             traces[-1]["width"] = 0.16
     in_legend = set()

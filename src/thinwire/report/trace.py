@@ -43,7 +43,7 @@ def lanes(spans: Sequence[Span]) -> list[int]:
     """A lane for each span, in order, so that none overlaps another: viewers take overlap on a lane for nesting."""
     ends: list[float] = []
     chosen = [0] * len(spans)
-    for place in sorted(range(len(spans)), key=lambda each: (spans[each].start_s, spans[each].end_s)):
+    for place in sorted(range(len(spans)), key=lambda place: (spans[place].start_s, spans[place].end_s)):
         span = spans[place]
         lane = next((number for number, end in enumerate(ends) if end <= span.start_s), len(ends))
         ends[lane : lane + 1] = [span.end_s]
@@ -52,15 +52,15 @@ def lanes(spans: Sequence[Span]) -> list[int]:
 
 
 def computation(spans: Sequence[Span], seconds: float) -> list[tuple[float, float]]:
-    """What is left of an epoch without waits and codecs."""
+    """The stretches of an epoch in which the rank neither waited nor ran a codec."""
     busy = sorted((span.start_s, span.end_s) for span in spans if span.kind in (WAIT, CODEC))
-    found = []
+    gaps = []
     at = 0.0
     for start, end in [*busy, (seconds, seconds)]:
         if start > at:
-            found.append((at, min(start, seconds)))
+            gaps.append((at, min(start, seconds)))
         at = max(at, end)
-    return [(start, end) for start, end in found if end > start]
+    return [(start, end) for start, end in gaps if end > start]
 
 
 def _epoch(process: int, epoch: Epoch, start_s: float) -> Iterator[Event]:
@@ -89,8 +89,8 @@ def _rank(process: int, rank: int, epoch: Epoch, start_s: float) -> Iterator[Eve
         yield _slice(process, LANES[COMPUTATION], COMPUTATION, COMPUTATION, start_s + begin, start_s + end, {})
     # Codecs and waits of several threads may overlap too; the first lane is theirs, more are made as they are needed.
     for kind in (WAIT, CODEC, TRANSFER):
-        own = [span for span in spans if span.kind == kind]
-        for span, lane in zip(own, lanes(own), strict=True):
+        of_kind = [span for span in spans if span.kind == kind]
+        for span, lane in zip(of_kind, lanes(of_kind), strict=True):
             size = {"bytes": span.bytes} if span.bytes else {}
             track = LANES[kind] if lane == 0 else _more(kind, lane)
             yield _slice(process, track, kind, span.name or kind, start_s + span.start_s, start_s + span.end_s, size)
@@ -103,12 +103,12 @@ def _more(kind: str, lane: int) -> int:
 
 def _lanes(run: Run, rank: int) -> dict[str, int]:
     """The tracks that a rank needs, with their numbers."""
-    found = dict(LANES)
+    tracks = dict(LANES)
     for epoch in run.epochs:
         for kind in (WAIT, CODEC, TRANSFER) if rank < len(epoch.spans) else ():
             used = lanes([span for span in epoch.spans[rank] if span.kind == kind])
-            found |= {f"{kind} {lane + 1}": _more(kind, lane) for lane in set(used) if lane > 0}
-    return found
+            tracks |= {f"{kind} {lane + 1}": _more(kind, lane) for lane in set(used) if lane > 0}
+    return tracks
 
 
 def _slice(process: int, track: int, kind: str, name: str, begin_s: float, end_s: float, arguments: Event) -> Event:

@@ -14,7 +14,7 @@ def seconds_text(value: float | None) -> str:
 
 
 def rate_text(bytes_per_s: float) -> str:
-    """As networks are sold: bits."""
+    """Bits a second, as networks are sold."""
     return _text(8 * bytes_per_s, ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")))
 
 
@@ -28,7 +28,7 @@ def _text(value: float | None, units: tuple[tuple[float, str], ...]) -> str:
     if value == 0:
         return f"0 {units[-1][1] if units is BYTES else units[0][1]}"
     # 999.6 kB would be shown as 1000: it is 1 MB.
-    size, unit = next((each for each in units if abs(value) >= 0.9995 * each[0]), units[-1])
+    size, unit = next((unit for unit in units if abs(value) >= 0.9995 * unit[0]), units[-1])
     scaled = value / size
     digits = 2 if abs(scaled) < 9.995 else 1 if abs(scaled) < 99.95 else 0
     return f"{scaled:,.{digits}f} {unit}"

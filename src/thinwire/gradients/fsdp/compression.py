@@ -91,12 +91,12 @@ class Compression:
             door.close()
 
     def _num_ranks(self) -> int:
-        """Whose gradients make one."""
+        """How many ranks' gradients make one."""
         return self._units[0].num_shards * self._units[0].num_replicas
 
 
 def compression_of(model: nn.Module) -> Compression:
-    """What `compress` put into this model."""
+    """The Compression that `compress` put into this model."""
     found = model.__dict__.get(NAME)
     if not isinstance(found, Compression):
         raise ValueError("compression_of: this model did not go through gradients.fsdp.compress")
@@ -104,7 +104,7 @@ def compression_of(model: nn.Module) -> Compression:
 
 
 def _named(what: str, unit: Unit, names: Sequence[str], own: Tensor) -> dict[str, DTensor]:
-    """A rank's slice of a unit, parameter by parameter."""
+    """A rank's slice of a unit, as a DTensor for each parameter."""
     parts = own.split([unit.sizes[name] for name in names])
     return {f"{what}/{name}": unit.sharded(name, part) for name, part in zip(names, parts, strict=True)}
 

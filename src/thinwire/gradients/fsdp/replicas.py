@@ -100,7 +100,7 @@ class CompressedReplicas:
         return f"gradients.{self._unit.number}"
 
     def _ranks_before(self) -> int:
-        """Whose mean the reduce-scatter has taken already."""
+        """Over how many ranks the reduce-scatter has averaged already."""
         return 1 if self._unit.sums() else self._unit.num_shards
 
     def _use(self, names: tuple[str, ...]) -> Group:

@@ -25,7 +25,7 @@ class Slices:
         self._pending = False
 
     def use(self, names: Sequence[str]) -> None:
-        """From now on these are sent."""
+        """From now on gradients of these parameters are sent."""
         if self._pending:  # the same unit once more in one backward pass: what it sent before has been added up
             self.commit()
         if tuple(names) == self._names or not self._remembers:

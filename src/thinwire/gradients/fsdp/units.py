@@ -176,7 +176,7 @@ class Unit:
 
 
 def units_of(model: nn.Module) -> list[Unit]:
-    """In the order of modules, the same on all ranks."""
+    """All units, in the order of modules, which is the same on all ranks."""
     names = {id(module): name for name, module in reversed(list(model.named_modules()))}
     units: list[Unit] = []
     seen: set[int] = set()
