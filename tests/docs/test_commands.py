@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from tests.docs.pages import BLOCKS, ROOT, of_page, pages_with
-from tests.docs.waiting import COMMANDS
 from thinwire import graphs
 from thinwire.cli import main
 from thinwire.cli.commands import parsed
@@ -95,9 +94,7 @@ def folder(found: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def pages(*, slow: set[str] | None = None) -> list[object]:
     """Pages with commands as test parameters; those of `slow` are slow tests."""
-    waiting = {page: [pytest.mark.xfail(strict=True)] * (page in COMMANDS) for page in pages_with("sh")}
-    marks = {page: [pytest.mark.slow] * (page in (slow or set())) for page in waiting}
-    return [pytest.param(page, marks=[*waiting[page], *marks[page]]) for page in waiting]
+    return [pytest.param(page, marks=[pytest.mark.slow] * (page in (slow or set()))) for page in pages_with("sh")]
 
 
 @pytest.mark.parametrize("page", pages())

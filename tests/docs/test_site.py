@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT
-from tests.docs.waiting import REFERENCE
 
 # What a browser loads by itself: links that a reader follows are no matter.
 LOADED = re.compile(
@@ -42,9 +41,7 @@ def test_it_needs_no_network(site: Path) -> None:
     assert asking == []
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.xfail(strict=True)] * (name in REFERENCE)) for name in PACKAGES]
-)
+@pytest.mark.parametrize("name", PACKAGES)
 def test_the_reference_has_what_a_package_offers(name: str, site: Path) -> None:
     (package,) = re.findall(r"(?m)^::: (.+)$", (ROOT / "docs" / "reference" / f"{name}.md").read_text())
     page = (site / "reference" / f"{name}.html").read_text()

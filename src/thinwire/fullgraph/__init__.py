@@ -6,7 +6,7 @@ from thinwire.fullgraph.methods import METHODS, AdaQP, BoundarySampling, Exact, 
 from thinwire.later import offered
 
 if TYPE_CHECKING:
-    from thinwire.fullgraph.distribute import distribute
+    from thinwire.fullgraph.distributing import distribute
     from thinwire.fullgraph.edges import Unsupported
     from thinwire.training.finite import NotFinite
     from thinwire.training.qhadam import QHAdam
@@ -29,7 +29,7 @@ __all__ = [
 __getattr__ = offered(
     __name__,
     {
-        "distribute": "thinwire.fullgraph.distribute",
+        "distribute": "thinwire.fullgraph.distributing",
         "Unsupported": "thinwire.fullgraph.edges",
         "NotFinite": "thinwire.training.finite",
         "QHAdam": "thinwire.training.qhadam",

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from thinwire.codecs import seed_from
 from thinwire.fullgraph import messages
-from thinwire.fullgraph.distribute import DistributedState, distribute
+from thinwire.fullgraph.distributing import DistributedState, distribute
 from thinwire.fullgraph.methods import Method
 from thinwire.graphs import TRAIN, Manifest, Shard
 from thinwire.links import Door

@@ -30,7 +30,7 @@ class Verdict:
         is_behind = progress.share / self._plan.predicted.step_s < 1 / self._plan.rivals[self.milder]
         self._behind = self._behind + 1 if is_behind else 0
         # A window without any progress is more than chance.
-        return self._behind >= PATIENCE or found.share <= 0
+        return self._behind >= PATIENCE or progress.share <= 0
 
     def words(self, progress: Progress) -> str:
         assert self._plan.predicted is not None
