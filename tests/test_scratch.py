@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -93,3 +94,20 @@ def test_sigterm_under_torchrun_leaves_no_shards(tmp_path: Path) -> None:
     finally:
         job.kill()
     assert not list(tmp_path.glob("thinwire-*"))
+
+
+def test_one_that_is_swept_before_it_is_locked_is_made_anew(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def made_and_swept(prefix: str) -> str:
+        made.append(mkdtemp(prefix=prefix))
+        if len(made) == 1:
+            Path(made[0]).rmdir()
+        return made[-1]
+
+    mkdtemp = tempfile.mkdtemp
+    monkeypatch.setattr("thinwire.scratch.tempfile.mkdtemp", made_and_swept)
+    with scratch_folder("test") as folder:
+        assert len(made) == 2
+        assert folder == Path(made[1])
+        assert folder.is_dir()

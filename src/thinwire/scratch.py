@@ -52,7 +52,10 @@ def _made(prefix: str) -> tuple[Path, int]:
     """A new one, locked."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix))
-        lock = os.open(folder, os.O_RDONLY)
+        try:
+            lock = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # swept before it could be locked
+            continue
         with suppress(OSError):  # a file system without locks: nobody else can lock it either, and so nobody sweeps
             fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():  # else somebody swept it just before it was locked

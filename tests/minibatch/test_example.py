@@ -1,4 +1,4 @@
-"""The example runs, and the documentation shows the same loop."""
+"""The example runs and learns; it stays short."""
 
 import re
 import subprocess
@@ -16,8 +16,5 @@ def test_a_loop_of_ones_own_learns_with_ddp() -> None:
     assert max(first, second) < 1.5  # of 12 classes: 2.5 by guessing
 
 
-def test_the_documentation_shows_the_same() -> None:
-    (shown,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "minibatch.md").read_text(), flags=re.DOTALL)
-    body = shown[shown.index("class Net") :].strip()
-    assert body in EXAMPLE.read_text()
+def test_it_stays_short() -> None:
     assert len(EXAMPLE.read_text().splitlines()) <= 100
