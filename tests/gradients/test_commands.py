@@ -69,7 +69,7 @@ def test_every_method_trains_the_same_network(tmp_path: Path) -> None:
 
 
 def test_convergence_compares_final_losses(tmp_path: Path) -> None:
-    settings = {"task": "gpt", "layers": 1, "width": 16, "steps": 12, "batch": 4, "text": str(ROOT / "docs")}
+    settings = {"task": "gpt", "layers": 1, "width": 16, "steps": 12, "batch": 4}
     case = Case("c", "convergence", ("none", "topk:0.1", "sign --no-feedback"), 2, settings=settings)
     found = launch.run(rows, case, str(tmp_path), workers=2)[0]
     assert found["none"]["loss_ratio"] == 1.0

@@ -1,8 +1,9 @@
-"""Something real to learn for the networks: handwritten digits, and the characters of the project's own docs."""
+"""Something real to learn for the networks: handwritten digits, and the characters of Python's own reference."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import torch
@@ -10,8 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 
 from thinwire.bench.networks import CONTEXT, GPT, Llama, ResNet
-
-DOCS = "docs"
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,14 @@ def digits(settings: dict[str, Any]) -> Task:
 
 
 def characters(settings: dict[str, Any]) -> Task:
-    """Windows of the text in a folder of Markdown files."""
-    folder = Path(str(settings.get("text", DOCS)))
-    text = "".join(path.read_text() for path in sorted(folder.glob("*.md")))
-    if len(text) <= CONTEXT:
-        raise ValueError(f"text: no Markdown in {folder}; name a folder with *.md files, or start where {DOCS}/ is")
+    """Windows of the reference that comes with Python (half a million characters), or of a folder's Markdown files."""
+    if "text" in settings:
+        folder = Path(str(settings["text"]))
+        text = "".join(path.read_text() for path in sorted(folder.glob("*.md")))
+        if len(text) <= CONTEXT:
+            raise ValueError(f"text: no Markdown in {folder}; name a folder with *.md files, or leave text out")
+    else:
+        text = "".join(topics[name] for name in sorted(topics))
     alphabet = sorted(set(text))
     places = {letter: place for place, letter in enumerate(alphabet)}
     stream = torch.tensor([places[letter] for letter in text])

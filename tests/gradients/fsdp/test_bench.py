@@ -34,7 +34,7 @@ def rows(case: Case) -> dict[str, Any]:
 
 
 def test_methods_are_compared_by_loss_and_bytes_each_way() -> None:
-    settings = {"task": "llama", "layers": 1, "width": 64, "batch": 2, "steps": 4, "text": str(ROOT / "docs")}
+    settings = {"task": "llama", "layers": 1, "width": 64, "batch": 2, "steps": 4}
     case = Case("c", "fsdp", ("fsdp2", "fsdp2 --keep", "none --keep", OURS, "local"), 2, settings=settings)
     workload.check(case.methods, case.settings)
     found = launch.run(rows, case, workers=2)[0]
