@@ -1,16 +1,17 @@
 r"""AdaQP's assignment of bits (arXiv 2306.01381), solved row by row instead of by groups. Pure.
 
-An exchange goes in rounds, each as long as its slowest pair. With V the weighted variance of all rows and Z the
-seconds of all rounds,
+An exchange runs in rounds, and each round takes as long as its slowest pair. Let V be the weighted variance of all
+rows and Z the seconds of all rounds. The objective
 
 .. math:: \lambda \frac{V - V_8}{V_2 - V_8} + (1 - \lambda) \frac{\max(Z, H) - Z_2}{Z_8 - Z_2}
 
-is made least, where an index is the bits that all rows have, and H seconds are free: hidden behind computation. (2 and
-8 are the ends of the published choice. Measured by the ends of a wider one, an exchange whose rows hardly move from
-epoch to epoch, so that not to send them adds little, would buy bits as if seconds were cheap.) At a given length of a
-round each pair spends its bytes by its own curve, so that the variance of a round is convex in its length: a search
-over the price of a second finds all lengths at once. Prices also bound what any assignment can reach: whole rows can't
-undercut each pair's least cost at its share of the price.
+is minimized. The index 2 or 8 means that all rows have that many bits. H seconds are free, hidden behind computation.
+(2 and 8 are the ends of the published choice. The ends of a wider choice would be a bad measure: where rows hardly
+change between epochs, not sending them adds little variance, and bits would be bought as if seconds were cheap.)
+
+At a given length of a round, each pair spends its bytes along its own curve. So the variance of a round is convex in
+its length, and one search over the price of a second finds all lengths. The price also gives a lower bound on the
+objective of any assignment: no pair costs less than its minimum at its share of the price.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,25 +22,25 @@ import numpy as np
 from thinwire.fullgraph.curve import Array, Curve, Ints, Taken
 from thinwire.links.cost import Hinge
 
-# Points (and two more) that a pair's curve is sent to the others by. Fewer steps than that are sent as they are.
+# Points (plus the two ends) of a pair's curve that are sent to other ranks. A curve with fewer steps is sent in full.
 POINTS = 256
-# Lengths of a round that are tried with whole rows, where one process knows all.
+# Lengths of a round that `assign` tries with whole rows.
 TRIALS = 256
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A pair's curve by a few of its points."""
+    """A few points of a pair's curve."""
 
     bytes: Array
     variance: Array
-    marks: Array  # as the curve's
+    marks: Array  # those of the curve
 
     @staticmethod
     def of(curve: Curve) -> "Outline":
         size, variance = curve.bytes, curve.variance
         if len(size) > POINTS:
-            # Half evenly by bytes, half evenly by what is left of the variance, which falls steeply at first.
+            # Half of the points are even in bytes, half in the log of the remaining variance, which falls fast first.
             by_bytes = np.searchsorted(size, np.linspace(size[0], size[-1], POINTS // 2))
             left = np.geomspace(1.0, 1e-6, POINTS // 2) * (variance[0] - variance[-1]) + variance[-1]
             by_left = np.searchsorted(-variance, -left)
@@ -48,7 +49,7 @@ class Outline:
         return Outline(size, variance, curve.marks)
 
     def packed(self) -> Array:
-        """As numbers of a fixed count, to be sent to others."""
+        """The same as an array of fixed length, to send to other ranks."""
         room = POINTS + 2 - len(self.bytes)
         count = [float(len(self.bytes))]
         padded = (np.pad(self.bytes, (0, room)), np.pad(self.variance, (0, room)))
@@ -62,37 +63,37 @@ class Outline:
 
 @dataclass(frozen=True)
 class Pair:
-    """Rows from one rank to another in one exchange: the round they go in, what it takes, what bytes buy."""
+    """Rows from one rank to another in one exchange: their round, the time of bytes, and the variance at bytes."""
 
     round: int
     line: Hinge
     outline: Outline
 
     def budget(self, seconds: float) -> float:
-        """Bytes that go in so many."""
+        """The bytes that can be sent in this time."""
         return (seconds - self.line.fixed_s) / self.line.slope if self.line.slope > 0 else np.inf
 
     def ends(self, sizes: Array) -> Array:
-        """Seconds that so many bytes take."""
+        """The seconds that each of these sizes takes."""
         return np.maximum(self.line.floor_s, self.line.fixed_s + self.line.slope * sizes)
 
     def least(self, curve: Curve, price: float) -> float:
-        """The least that this pair's variance, and its seconds at this price, come to."""
+        """The minimum of this pair's variance plus its seconds times the price."""
         sizes = curve.bytes
-        if self.line.slope > 0:  # where its floor ends, between two steps, it may be less than at either
+        if self.line.slope > 0:  # the minimum may be where the time's floor ends, between two steps
             sizes = np.append(sizes, np.clip(self.budget(self.line.floor_s), sizes[0], sizes[-1]))
         return float((np.interp(sizes, curve.bytes, curve.variance) + price * self.ends(sizes)).min())
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What makes variance and seconds comparable: weights of both, and where they are counted from."""
+    """Makes variance and seconds comparable: the weights of both, and the values that they are counted from."""
 
     variance_weight: float
     seconds_weight: float
     from_variance: float
     from_s: float
-    free_s: float  # Z up to here costs nothing
+    free_s: float  # H: rounds of up to this time in total cost nothing
 
     @staticmethod
     def of(pairs: Sequence[Pair], balance: float, hidden_s: float) -> "Scale":
@@ -111,14 +112,17 @@ class Scale:
         return self.variance_weight * (variance - self.from_variance) + self.seconds_weight * late
 
     def bound(self, least: float, price: float) -> float:
-        """What no objective is below, from the pairs' least costs at prices that add up to this one in each round."""
+        """A lower bound on the objective.
+
+        `least` sums the pairs' least costs, at shares of the price that add up to it in each round.
+        """
         value = least - price * self.free_s - self.from_variance
         return self.variance_weight * value + self.seconds_weight * (self.free_s - self.from_s)
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long each round is to be; the price of a second, and the share of it that each pair answers for."""
+    """The length of each round, the price of a second, and each pair's share of the price."""
 
     seconds: Mapping[int, float]
     price: float
@@ -134,27 +138,31 @@ def seconds(pairs: Sequence[Pair], sizes: Sequence[float]) -> float:
 
 
 def lengths(pairs: Sequence[Pair], scale: Scale) -> Lengths:
-    """The best ones, rows taken as divisible."""
+    """The best lengths of all rounds, if rows could be divided."""
     rounds = {number: _Round([pair for pair in pairs if pair.round == number]) for number in _numbers(pairs)}
     price = _price(list(rounds.values()), scale)
-    shares = {number: iter(each.shares(price)) for number, each in rounds.items()}
+    shares = {number: iter(round_.shares(price)) for number, round_ in rounds.items()}
     return Lengths(
-        {number: each.best(price) for number, each in rounds.items()},
+        {number: round_.best(price) for number, round_ in rounds.items()},
         price,
         [next(shares[pair.round]) for pair in pairs],
     )
 
 
 def _price(rounds: Sequence["_Round"], scale: Scale) -> float:
-    """Of a second: the highest where more is taken than is free, 0 where all fits, else what makes it just fit."""
+    """The price of a second, between 0 and the highest price.
+
+    It is the highest if the rounds take more than the free seconds even then, and 0 if they fit into the free seconds
+    without a price. Else it is the price at which they just fit.
+    """
 
     def taken(price: float) -> float:
-        return sum(each.best(price) for each in rounds)
+        return sum(round_.best(price) for round_ in rounds)
 
     if not rounds:
         return 0.0
-    # Where variance has no weight, a second is dearer than all that it buys.
-    enough = 2 * max(each.steepest() for each in rounds) + 1.0
+    # If variance has no weight, a second costs more than any variance that it can save.
+    enough = 2 * max(round_.steepest() for round_ in rounds) + 1.0
     highest = scale.seconds_weight / scale.variance_weight if scale.variance_weight > 0 else enough
     if taken(highest) >= scale.free_s:
         return highest
@@ -168,31 +176,34 @@ def _price(rounds: Sequence["_Round"], scale: Scale) -> float:
 
 
 class _Round:
-    """Pairs whose streams flow side by side: their variance over the length of the round."""
+    """The pairs that send at the same time, and their variance over the length of the round."""
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
         ends = [pair.ends(pair.outline.bytes) for pair in pairs]
-        shortest = max(float(each[0]) for each in ends)
-        every = np.unique(np.concatenate((*ends, [shortest])))
-        self.lengths = every[every >= shortest]
-        self._slowest = int(np.argmax([each[0] for each in ends]))  # which keeps the round from being shorter
+        shortest = max(float(pair_ends[0]) for pair_ends in ends)
+        lengths = np.unique(np.concatenate((*ends, [shortest])))
+        self.lengths = lengths[lengths >= shortest]
+        self._slowest = int(np.argmax([pair_ends[0] for pair_ends in ends]))  # the pair that sets the shortest length
         self._curves = []
-        self._variance = np.zeros(len(self.lengths))  # of all pairs together
-        for pair, own in zip(pairs, ends, strict=True):
-            # Of points below the floor, which take the same time, the last one counts.
-            last = np.append(own[1:] > own[:-1], True)
-            self._curves.append((own[last], pair.outline.variance[last]))
+        self._variance = np.zeros(len(self.lengths))  # summed over pairs
+        for pair, pair_ends in zip(pairs, ends, strict=True):
+            # Points below the floor take the same time; the last of them counts.
+            last = np.append(pair_ends[1:] > pair_ends[:-1], True)
+            self._curves.append((pair_ends[last], pair.outline.variance[last]))
             self._variance += np.interp(self.lengths, *self._curves[-1])
 
     def best(self, price: float) -> float:
-        """The length where variance and seconds at this price are least together."""
+        """The length at which variance plus seconds times the price is least."""
         return float(self.lengths[self._at(price)])
 
     def _at(self, price: float) -> int:
         return int(np.argmin(self._variance + price * self.lengths))
 
     def shares(self, price: float) -> list[float]:
-        """Of the price, by what a little more time would spare each pair; they add up to it."""
+        """Each pair's share of the price: the variance that it would save with a little more time.
+
+        The shares add up to the price.
+        """
         at = self._at(price)
         after = self._slopes(at, at + 1) if at + 1 < len(self.lengths) else np.zeros(len(self._curves))
         before = self._slopes(at - 1, at) if at else after
@@ -215,9 +226,9 @@ class _Round:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What one process finds that knows all rows: a choice for each, and how good it is."""
+    """A choice for each row, found by one process that knows all rows, and how good it is."""
 
-    choices: list[Ints]  # of each pair's rows
+    choices: list[Ints]  # for each pair, one for each row
     variance: float
     seconds: float
     objective: float
@@ -225,7 +236,7 @@ class Assignment:
 
     @property
     def gap(self) -> float:
-        """Nobody's objective is lower by more."""
+        """No assignment's objective is lower than this one's by more than this."""
         return max(0.0, self.objective - self.bound)
 
 
@@ -240,37 +251,35 @@ def assign(
         return Assignment([np.zeros(0, dtype=np.int64) for _ in curves], 0.0, 0.0, 0.0, 0.0)
     pairs = [Pair(rounds[number], lines[number], Outline.of(curves[number])) for number in used]
     scale = Scale.of(pairs, balance, hidden_s)
-    found = lengths(pairs, scale)
+    best = lengths(pairs, scale)
     taken = [
-        curves[number].within(pair.budget(found.seconds[pair.round])) for number, pair in zip(used, pairs, strict=True)
+        curves[number].within(pair.budget(best.seconds[pair.round])) for number, pair in zip(used, pairs, strict=True)
     ]
     for number in _numbers(pairs):
-        taken = _best_whole(pairs, [curves[each] for each in used], taken, number, found.seconds[number], scale)
-    variance = sum(each.variance for each in taken)
-    total_s = seconds(pairs, [each.bytes for each in taken])
-    least = sum(
-        pair.least(curves[number], share) for number, pair, share in zip(used, pairs, found.shares, strict=True)
-    )
+        taken = _best_whole(pairs, [curves[at] for at in used], taken, number, best.seconds[number], scale)
+    variance = sum(steps.variance for steps in taken)
+    total_s = seconds(pairs, [steps.bytes for steps in taken])
+    least = sum(pair.least(curves[number], share) for number, pair, share in zip(used, pairs, best.shares, strict=True))
     choices: list[Ints] = [np.zeros(0, dtype=np.int64) for _ in curves]
-    for number, each in zip(used, taken, strict=True):
-        choices[number] = each.choices()
-    return Assignment(choices, variance, total_s, scale.objective(variance, total_s), scale.bound(least, found.price))
+    for number, steps in zip(used, taken, strict=True):
+        choices[number] = steps.choices()
+    return Assignment(choices, variance, total_s, scale.objective(variance, total_s), scale.bound(least, best.price))
 
 
 def _best_whole(
     pairs: Sequence[Pair], curves: Sequence[Curve], taken: list[Taken], number: int, length: float, scale: Scale
 ) -> list[Taken]:
-    """Rows are whole: lengths around the divisible one that suit this round best, the others as they are."""
-    own = [at for at, pair in enumerate(pairs) if pair.round == number]
-    every = _Round([pairs[at] for at in own]).lengths
-    at = int(np.searchsorted(every, length))
+    """Try lengths of this round near the best one for divided rows, with whole rows; other rounds stay as they are."""
+    in_round = [at for at, pair in enumerate(pairs) if pair.round == number]
+    lengths = _Round([pairs[at] for at in in_round]).lengths
+    at = int(np.searchsorted(lengths, length))
     best, least = taken, np.inf
-    for trial in every[max(0, at - TRIALS // 2) : at + TRIALS // 2]:
+    for trial in lengths[max(0, at - TRIALS // 2) : at + TRIALS // 2]:
         tried = list(taken)
-        for each in own:
-            tried[each] = curves[each].within(pairs[each].budget(float(trial)))
-        total_s = seconds(pairs, [each.bytes for each in tried])
-        value = scale.objective(sum(each.variance for each in tried), total_s)
+        for place in in_round:
+            tried[place] = curves[place].within(pairs[place].budget(float(trial)))
+        total_s = seconds(pairs, [steps.bytes for steps in tried])
+        value = scale.objective(sum(steps.variance for steps in tried), total_s)
         if value < least:
             best, least = tried, value
     return best

@@ -1,6 +1,6 @@
-"""A user's own PyG model, on a shard: its layers compute their distributed form, its weights are shared by all ranks.
+"""Distributes a user's own PyG model: its layers compute on a shard, its weights are the same on all ranks.
 
-Modules stay where they are, with the names of their weights; only what their forward does is another.
+Modules and the names of their weights stay as they are; only their forward functions are replaced.
 """
 
 import time
@@ -32,7 +32,7 @@ from thinwire.training.agreement import expect_same_start
 from thinwire.training.gradients import GradientSum
 from thinwire.training.method import parse
 
-# These look at all nodes at once, each in a way of its own.
+# Modules that need all nodes at once.
 WHOLE_GRAPH = (
     pyg.GPSConv,
     pyg.HeteroBatchNorm,
@@ -44,9 +44,9 @@ WHOLE_GRAPH = (
     pyg.MeanSubtractionNorm,
     pyg.GraphSizeNorm,
 )
-# Packages of modules that choose nodes among all, and hand on another graph.
+# Packages of pooling modules: they choose among all nodes, and return another graph.
 POOLING = ("torch_geometric.nn.pool", "torch_geometric.nn.unpool")
-# Halos are numbered by layer, and by call of a layer in steps of this.
+# A halo's number is its layer's, plus this for each earlier call of the layer in a pass.
 CALLS = 1000
 
 
@@ -60,16 +60,20 @@ def distribute(
     cost: CostModel | None = None,
     check: bool = False,
 ) -> nn.Module:
-    """The same model, changed in place: rows in are this shard's nodes, rows out too, gradients are the whole graph's.
+    """Distribute a model, in place: its input and output rows are this shard's nodes, its gradients the whole graph's.
 
-    Weights are rank 0's. The loss is yours: the sum over this shard's training nodes, over `shard.num_train`. An epoch
-    is a forward pass in training mode; in evaluation mode messages are exact whatever the method. `method` is one of
-    `fullgraph.methods`, such as `Sylvie(bits=2)`, or its words, such as "sylvie --bits 2". Layers are given
-    `shard.edge_index`, or None, and where they use them `shard.edge_weight` or `shard.edge_attr`. `cost` is what a
-    profile says of the wires; adaqp measures them itself where none is given. With `check`, the model's first pass in
-    training, and its first in evaluation, are preceded by one on a tiny graph, whole and in parts: a model that gives
-    other rows or gradients in parts (a mean over nodes, attention over nodes, ...) is refused, and where that begins is
-    said. That takes a fraction of a second, and leaves the model as it is.
+    All ranks get rank 0's weights. Compute the loss as the sum over this shard's training nodes, divided by
+    `shard.num_train`. Each forward pass in training mode is an epoch. In evaluation mode messages are exact, whatever
+    the method.
+
+    `method` is one of `fullgraph.methods`, such as `Sylvie(bits=2)`, or its words, such as "sylvie --bits 2". Give
+    layers `shard.edge_index` or None as edges, and `shard.edge_weight` or `shard.edge_attr` if they use them. `cost`
+    is a profile's cost model of the links; without one, adaqp measures them itself.
+
+    With `check`, the model is tried on a tiny graph, whole and in parts, before its first pass in training mode and
+    before its first in evaluation mode. A model that gives other rows or gradients in parts (a mean over nodes,
+    attention over nodes, ...) is refused with an error that says where the difference begins. The check takes a
+    fraction of a second and leaves the model as it is.
     """
     if shard.num_parts != door.world_size:
         raise ValueError(
@@ -96,7 +100,7 @@ def distribute(
 
 
 class Layer:
-    """A message passing layer's forward on a shard. Called several times in a pass, it has as many halos."""
+    """The forward of a message passing layer on a shard, with one halo for each call in a pass."""
 
     def __init__(self, conv: MessagePassing, name: str, distributed: "DistributedState", sums: Sums) -> None:
         self._conv, self._shard, self._distributed = conv, sums.shard, distributed
@@ -128,7 +132,7 @@ class Layer:
 
 
 class DistributedState:
-    """All that a model has of us: its layers' halos, its dropouts, and the clock they look at."""
+    """What a distributed model holds beside its modules: its layers' halos, its dropouts, and their clock."""
 
     def __init__(
         self,
@@ -144,19 +148,19 @@ class DistributedState:
         self.clock = Clock(method, seed, shard, door.rank)
         self.assigner = method.assigner(door, cost, shard.x.device, seed)
         self._began_s = 0.0
-        self._is_open = False  # a training pass whose gradients are to come
+        self._is_open = False  # whether a training pass still waits for its gradients
         self._device = shard.x.device
         self._shard = shard
         self.door = door
         self.layers: list[Layer] = []
         self.within_pass = False
         self._dropouts: list[NodeDropout] = []
-        self._known: dict[nn.Module | nn.Parameter, None] = {}  # whose weights are the same on all ranks
+        self._known: dict[nn.Module | nn.Parameter, None] = {}  # those whose weights are the same on all ranks
         self._gradients: GradientSum | None = None
-        # Modes in which the model was seen to be the same in parts. One rank has the whole.
+        # Modes (training or not) in which the model passed the check. One rank has the whole graph: nothing to check.
         self._checked = {True, False} if checked or door.world_size == 1 else set()
         self._is_checking = False
-        self._own: list[Own] = []  # modules whose forward is ours now, and what it was
+        self._replaced: list[Own] = []  # modules whose forward we replaced, and the forward they had
         sums = Sums(shard)
         forwards: list[tuple[nn.Module, Callable[..., Tensor]]] = []
         dropouts: list[nn.Dropout] = []
@@ -181,15 +185,15 @@ class DistributedState:
             elif isinstance(module, pyg.BatchNorm):
                 module.allow_single_element = False  # a rank with one row would leave the others waiting for its sums
         names = {module: name for name, module in model.named_modules()}
-        self._own = [(names[module], module, module.forward) for module, _ in forwards]
-        for module, forward in forwards:  # only now that nothing was refused
+        self._replaced = [(names[module], module, module.forward) for module, _ in forwards]
+        for module, forward in forwards:  # only now: a model that is refused stays as it is
             module.forward = forward
         for dropout in dropouts:
             self._add_dropout(dropout)
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """What was chosen so far, where that is done: of each choice what plan.N.json says."""
+        """The method's choices so far, each as plan.N.json has it; empty for methods that choose nothing."""
         return [] if self.assigner is None else self.assigner.records
 
     @property
@@ -197,7 +201,7 @@ class DistributedState:
         return [halo for layer in self.layers for halo in layer.halos]
 
     def take_in(self, model: nn.Module) -> None:
-        """Weights are rank 0's, and their gradients are summed; those that were added or unfrozen since, too."""
+        """Copy rank 0's weights to all ranks, and have gradients summed. Finds weights added or unfrozen since too."""
         for name, module in model.named_modules():
             if module in self._known or not self._known:
                 continue
@@ -214,7 +218,7 @@ class DistributedState:
         for module in model.modules():
             new = module not in self._known
             self._known[module] = None
-            tensors += [each for each in module.parameters(recurse=False) if each not in self._known]
+            tensors += [weight for weight in module.parameters(recurse=False) if weight not in self._known]
             tensors += module.buffers(recurse=False) if new else ()
             self._known.update(dict.fromkeys(module.parameters(recurse=False)))
         for tensor in tensors:
@@ -223,7 +227,7 @@ class DistributedState:
         self._gradients.follow(model.parameters())
 
     def _add_dropout(self, module: nn.Dropout) -> None:
-        self._own.append(("", module, module.forward))
+        self._replaced.append(("", module, module.forward))
         self._dropouts.append(NodeDropout(module, self._shard, self.clock, len(self._dropouts)))
         module.forward = self._dropouts[-1]  # type: ignore[assignment]
 
@@ -234,7 +238,7 @@ class DistributedState:
         if model.training not in self._checked:
             self._is_checking = True
             try:
-                expect_same_in_parts(model, self._own, (args, kwargs), self._shard, self.door)
+                expect_same_in_parts(model, self._replaced, (args, kwargs), self._shard, self.door)
             finally:
                 self._is_checking = False
             self._checked.add(model.training)
@@ -255,35 +259,35 @@ class DistributedState:
             self.within_pass = False
 
     def after_gradients(self) -> None:
-        """Send what has let the weights' gradients pass; and have codecs chosen for the epochs to come."""
+        """Send messages that were held back behind the weights' gradients, and let the method choose codecs."""
         for wire in self._wires():
             wire.release()
         if self.assigner is not None and self._is_open:
             self.assigner.after_epoch(self.halos, self.clock.epoch, time.perf_counter() - self._began_s)
-        self._is_open = False  # gradients of an evaluation are no epoch
+        self._is_open = False  # gradients in evaluation mode make no epoch
 
     def settle(self) -> None:
-        """Take in all that is under way."""
+        """Receive all messages that are under way."""
         for wire in self._wires():
             wire.settle()
 
     def state(self) -> dict[str, Tensor]:
-        """What the next epochs will need of those before, by channel; for a checkpoint."""
+        """For a checkpoint: tensors of past epochs that later ones need, by channel."""
         self.settle()
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for wire in self._wires():
             if wire.held is not None:
-                found[f"held/{wire.channel}"] = wire.held
+                tensors[f"held/{wire.channel}"] = wire.held
             if wire.bits is not None:
-                found[f"bits/{wire.channel}/out"], found[f"bits/{wire.channel}/into"] = wire.bits
+                tensors[f"bits/{wire.channel}/out"], tensors[f"bits/{wire.channel}/into"] = wire.bits
             if wire.trace is not None and wire.trace.early is not None:
-                found[f"early/{wire.channel}"] = wire.trace.early
-        return found
+                tensors[f"early/{wire.channel}"] = wire.trace.early
+        return tensors
 
     def restore(self, epoch: int, state: dict[str, Tensor]) -> None:
-        """Go on after this epoch, from such a state; without any the next epoch is synchronous."""
+        """Go on after this epoch, from what `state` returned. From an empty state, the next epoch is synchronous."""
         self.clock.epoch = epoch
-        for layer in self.layers:  # one called several times gets all its halos at its first pass
+        for layer in self.layers:  # a layer that is called several times in a pass has several halos
             while any(f"/{layer.name}.{len(layer.halos)}." in name for name in state):
                 layer.add_halo()
 

@@ -1,8 +1,8 @@
-"""One part's passes on the tiny graph, beside those of the whole; nothing here waits for another part.
+"""Runs a model on one part of the tiny graph and compares each step with the run on the whole graph.
 
-The whole graph goes first, and what crosses at each layer is noted, forward and backward. A part then computes by
-itself, and is handed the whole's values where others' would come: halo rows, statistics, on the way back gradients. So
-where it differs first is where the model looks at more than nodes and their neighbours.
+The whole graph runs first, and every tensor that crosses between nodes is recorded, forward and backward. A part then
+runs alone. Where it would receive halo rows, statistics or gradients from other parts, it gets the recorded values of
+the whole graph. So the first difference shows where the model looks at more than nodes and their neighbours.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,13 +26,13 @@ from thinwire.fullgraph.untouched import NoDropout, untouched
 
 # A module of ours in a model: its path, itself, and its own forward.
 Own = tuple[str, nn.Module, Callable[..., Any]]
-CALLS = 2  # the second one sees what the first has left behind
+CALLS = 2  # the second call shows whether the first one left some state behind
 SLACK = 10.0
 RELATIVE = 1e-3
 
 
 class Differs(Exception):
-    """A part's answer is not the whole's. `at`: how far the pass had come."""
+    """A part gives another result than the whole graph. `at` is the number of steps before that."""
 
     def __init__(self, text: str, at: int) -> None:
         super().__init__(text)
@@ -41,7 +41,7 @@ class Differs(Exception):
 
 @dataclass
 class _Crossing:
-    """Rows that other parts read, or statistics are made of."""
+    """Rows that other parts read, or that statistics are computed from."""
 
     name: str
     rows: Tensor
@@ -59,35 +59,34 @@ class _Step:
 
 @dataclass
 class Run:
-    """One part's forward passes and backward, beside those of the whole, if it is not the whole itself."""
+    """The forward passes and the backward pass of one part, compared with those of `whole`. `None`: it is the whole."""
 
     model: nn.Module
     part: Part
     whole: "Run | None" = None
-    nudged: "Run | None" = None  # the whole once more, its features moved a little
+    nudged: "Run | None" = None  # the whole graph again, with slightly changed features
     crossings: list[_Crossing] = field(default_factory=list)
-    answers: list[Tensor] = field(
-        default_factory=list
-    )  # to questions about nodes that are asked once: degrees, numbers
+    # Rows that layers fetch once: degrees, node numbers.
+    answers: list[Tensor] = field(default_factory=list)
     steps: list[_Step] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     buffers: dict[str, Tensor] = field(default_factory=dict)
     gradients: dict[str, Tensor] = field(default_factory=dict)
     found: Differs | None = None  # the first difference
-    is_wrong: bool = False  # it reaches what comes out, or what others read
+    is_wrong: bool = False  # a difference reaches the output, or rows that other parts read
     goes_back: bool = False
-    _open: list[str] = field(default_factory=list)  # modules that are being computed
-    _done: dict[str, str] = field(default_factory=dict)  # in each of them, the one that was computed last
+    _open: list[str] = field(default_factory=list)  # modules whose forward is running
+    _done: dict[str, str] = field(default_factory=dict)  # by such a module: the last submodule whose forward ended
 
     def go(self, own: Sequence[Own], given: Given, seed: int) -> "Run":
         device = self.part.rows.device
         with untouched(self.model, seed=seed, device=device), self._watched(own), NoDropout():
             losses = []
             for _ in range(CALLS):
-                for made in tree_leaves(self.model(*given[0], **given[1])):
-                    if isinstance(made, Tensor):
-                        losses += [] if (loss := self._loss(made)) is None else [loss]
-                        self.outputs.append(made.detach().clone())
+                for output in tree_leaves(self.model(*given[0], **given[1])):
+                    if isinstance(output, Tensor):
+                        losses += [] if (loss := self._loss(output)) is None else [loss]
+                        self.outputs.append(output.detach().clone())
             if losses:
                 self.goes_back = True
                 torch.stack(losses).sum().backward()
@@ -98,7 +97,7 @@ class Run:
         return self
 
     def _loss(self, out: Tensor) -> Tensor | None:
-        """Of rows that are trained on, each value by a weight of its own."""
+        """A random weighted sum over the rows of training nodes; None if the output has no rows by node."""
         full = out if self.whole is None else self.whole.outputs[len(self.outputs)]
         if not out.requires_grad or not out.is_floating_point() or NUM_NODES not in full.shape:
             return None
@@ -106,8 +105,8 @@ class Run:
         if len(full) == NUM_NODES:
             trained = self.training_nodes.view(-1, *[1] * (full.ndim - 1))
             weights = weights * trained
-        own = self.part.of(weights, tuple(out.shape))
-        return None if own is None else (out * own).sum()
+        part_weights = self.part.of(weights, tuple(out.shape))
+        return None if part_weights is None else (out * part_weights).sum()
 
     @property
     def training_nodes(self) -> Tensor:
@@ -116,7 +115,7 @@ class Run:
 
     @contextmanager
     def _watched(self, own: Sequence[Own]) -> Iterator[None]:
-        """Modules of ours take their rows from here, and all others tell what goes in and out."""
+        """Layers and norms get their remote rows from this run; all other modules record inputs and outputs."""
         for _, module, forward in own:
             module.forward = forward
         sums = Sums(self.part.shard)
@@ -141,7 +140,7 @@ class Run:
 
     def _conv(self, form: Form, *arguments: Any, **named: Any) -> Tensor:
         x, edges = form.read(*arguments, **named)
-        # An alias: what comes back to it comes by this layer only.
+        # An alias of x, so that the gradient hooks see the gradient of this layer only.
         return form.rows(x.view_as(x), cast(Halo, _KnownHalo(self, form.name)), edges)
 
     def _norm(self, norm: _BatchNorm, name: str, x: Tensor) -> Tensor:
@@ -151,31 +150,31 @@ class Run:
         at, rows = self.crosses(name, x)
         if self.whole is None:
             return _BatchNorm.forward(norm, x)
-        every = torch.arange(len(rows), device=x.device)
-        places = self.part.of(every, (len(x),))
+        all_places = torch.arange(len(rows), device=x.device)
+        places = self.part.of(all_places, (len(x),))
         if places is None:
-            raise self.differs(f"{name} ({type(norm).__name__}) is given {len(x)} rows of {len(every)}")
+            raise self.differs(f"{name} ({type(norm).__name__}) is given {len(x)} rows of {len(all_places)}")
         rows = rows.index_copy(0, places, x)
         if rows.requires_grad:
-            rows.register_hook(partial(self._comes_back, at, every))
+            rows.register_hook(partial(self._comes_back, at, all_places))
             x.register_hook(partial(self._hand, at))
         out: Tensor = _BatchNorm.forward(norm, rows)
         return out.index_select(0, places)
 
     def halo(self, name: str, x: Tensor) -> Tensor:
-        """A layer's, of rows that all have."""
+        """The halo rows of a layer, from the rows of the whole graph."""
         at, rows = self.crosses(name, x)
         if self.whole is None:
             return x.new_empty((0, x.shape[1]))
-        found = rows[self.part.halo]
+        halo_rows = rows[self.part.halo]
         if x.requires_grad:
-            found.requires_grad_().register_hook(partial(self._comes_back, at, self.part.halo))
+            halo_rows.requires_grad_().register_hook(partial(self._comes_back, at, self.part.halo))
             x.register_hook(partial(self._comes_back, at, self.part.rows))
             x.register_hook(partial(self._hand, at))
-        return found
+        return halo_rows
 
     def crosses(self, name: str, x: Tensor) -> tuple[int, Tensor]:
-        """These rows: which crossing it is, and the whole's."""
+        """Record a crossing of these rows. Returns its number and the rows of the whole graph."""
         if self.goes_back:
             raise Unsupported(
                 f"{name}: computed again on the way back, for a checkpoint, where ranks don't exchange rows; leave the "
@@ -195,7 +194,7 @@ class Run:
         return at, known.rows
 
     def _comes_back(self, at: int, places: Tensor, gradient: Tensor) -> None:
-        """This part's share of a crossing's gradient."""
+        """Add this part's share to the gradient of a crossing."""
         assert self.whole is not None
         whole = self.whole.crossings[at].rows
         crossing = self.crossings[at]
@@ -203,11 +202,11 @@ class Run:
         crossing.gradient.index_add_(0, places, gradient)
 
     def _hand(self, at: int, gradient: Tensor) -> Tensor:
-        """On the way back it is the whole's."""
+        """Replace the gradient of a crossing by that of the whole graph."""
         assert self.whole is not None
         known = self.whole.crossings[at].gradient
-        own = None if known is None else self.part.of(known, tuple(gradient.shape))
-        return torch.zeros_like(gradient) if own is None else own
+        part_gradient = None if known is None else self.part.of(known, tuple(gradient.shape))
+        return torch.zeros_like(gradient) if part_gradient is None else part_gradient
 
     def answer(self, rows: Tensor) -> Tensor:
         self.answers.append(rows.detach().clone())
@@ -230,27 +229,30 @@ class Run:
         if self.goes_back or (self.found is not None and (name or enters)):
             return
         ends = name == "" and not enters
-        leaves = [each for each in tree_leaves(values) if isinstance(each, Tensor)]
-        if not ends:  # node numbers are a part's own, and what is given to the model is as it was drawn
-            leaves = [each for each in leaves if each.is_floating_point() and name]
-        step = _Step(name, enters, [each.detach().clone() for each in leaves])
+        leaves = [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+        # Node numbers differ between parts, and the model's own inputs are right by construction.
+        if not ends:
+            leaves = [leaf for leaf in leaves if leaf.is_floating_point() and name]
+        step = _Step(name, enters, [leaf.detach().clone() for leaf in leaves])
         at = len(self.steps)
         self.steps.append(step)
         if self.whole is None:
             return
         ends = name == "" and not enters
         steps = (
-            [each for each in self.whole.steps if each.module == "" and not each.enters] if ends else self.whole.steps
+            [other for other in self.whole.steps if other.module == "" and not other.enters]
+            if ends
+            else self.whole.steps
         )
         if ends:
-            at = sum(each.module == "" and not each.enters for each in self.steps) - 1
+            at = sum(other.module == "" and not other.enters for other in self.steps) - 1
         known = steps[at] if at < len(steps) else None
         if known is None or (known.module, known.enters, len(known.values)) != (name, enters, len(step.values)):
             raise self.differs("other modules are called, or in another order")
-        place = next(place for place, each in enumerate(self.whole.steps) if each is known)
+        place = next(place for place, other in enumerate(self.whole.steps) if other is known)
         nudged = self.nudged.steps[place].values if self.nudged else [None] * len(step.values)
-        for one, two, three in zip(known.values, step.values, nudged, strict=True):
-            if not self._same(one, two, three):
+        for whole_value, value, nudged_value in zip(known.values, step.values, nudged, strict=True):
+            if not self._same(whole_value, value, nudged_value):
                 self.found = self.found or self.differs(self._where(name, enters), at)
                 self.is_wrong = self.is_wrong or ends
                 return
@@ -259,7 +261,7 @@ class Run:
         return Differs(text, len(self.steps) if at is None else at)
 
     def _where(self, name: str, enters: bool) -> str:
-        """In words, where a difference begins that shows there."""
+        """Text for an error: where a difference begins that was seen when this module was entered or left."""
         inner = self._done.get(name)
         if not enters and (inner is None or isinstance(self._module(name), MessagePassing)):
             return f"{self._called(name)} gives other rows"
@@ -279,12 +281,12 @@ class Run:
     def where_it_stopped(self) -> str:
         return f"{self._called(self._open[-1] if self._open else '')} fails"
 
-    def _same(self, whole: Tensor, own: Tensor, nudged: Tensor | None) -> bool:
-        right = self.part.of(whole, tuple(own.shape))
+    def _same(self, whole: Tensor, value: Tensor, nudged: Tensor | None) -> bool:
+        right = self.part.of(whole, tuple(value.shape))
         if right is None:
             return False
         moved = 0.0 if nudged is None or nudged.shape != whole.shape else furthest(nudged, whole)
-        return alike(own, right, moved)
+        return alike(value, right, moved)
 
     def buffer_that_differs(self) -> str | None:
         assert self.whole is not None
@@ -296,7 +298,7 @@ class Run:
 
 
 class _KnownHalo:
-    """What a layer's form asks of a halo, answered by what the whole graph has."""
+    """Stands in for a layer's `Halo`; its rows are those of the whole graph."""
 
     reads: Any = None
     training = True
@@ -329,7 +331,7 @@ class _KnownHalo:
 
 
 def alike(own: Tensor, right: Tensor, moved: float) -> bool:
-    """But for float32's rounding, of which `moved` says how far it can go here."""
+    """Whether both are equal up to float32 rounding. `moved`: how far a small change of the features moves them."""
     if not right.numel() or not (right.is_floating_point() or right.is_complex()):
         return bool(torch.equal(own, right))
     sizes = right.abs()
@@ -337,10 +339,11 @@ def alike(own: Tensor, right: Tensor, moved: float) -> bool:
     return torch.allclose(own, right, rtol=RELATIVE, atol=slack, equal_nan=True)
 
 
-def furthest(one: Tensor, two: Tensor) -> float:
-    if not one.numel() or not one.is_floating_point():
+def furthest(a: Tensor, b: Tensor) -> float:
+    """The largest absolute difference that is finite."""
+    if not a.numel() or not a.is_floating_point():
         return 0.0
-    apart = (one - two).abs()
+    apart = (a - b).abs()
     return float(apart[apart.isfinite()].max()) if apart.isfinite().any() else 0.0
 
 
