@@ -1,8 +1,8 @@
-"""Rows of remote nodes, there and back: two autograd nodes, post and wait, with room for computation in between.
+"""The halo exchange of a layer as two autograd nodes, post and wait, with computation in between.
 
-Forward, `post` sends the rows that others read and `wait` gives ours. Backward, the engine runs them the other way
-round: `wait` posts the gradients of halo rows to their owners, what was computed in between is differentiated
-meanwhile, and `post` adds what has come back to the rows it sent.
+Forward, `post` sends the rows that other ranks read, and `wait` returns our halo rows. Backward, autograd runs them in
+reverse order: `wait` sends the gradients of halo rows to their owners, the computation in between is differentiated
+meanwhile, and `post` adds the gradients it receives to the rows it sent.
 """
 
 import warnings
@@ -21,7 +21,7 @@ from thinwire.links import Door
 
 
 class Halo:
-    """One place in a model where rows cross. Sizes are known from the shard: nothing describes itself on the wire."""
+    """One place in a model where halo rows are exchanged. Sizes are known from the shard, so none are sent."""
 
     def __init__(self, shard: Shard, door: Door, clock: Clock, *, name: str, number: int) -> None:
         self.shard = shard
@@ -31,77 +31,77 @@ class Halo:
         codec, keeps = clock.method.codec(), clock.method.keeps_rows
         self.forward = Wire(door, f"{name}.forward", shard.send_to, shard.halo_from, codec, keeps=keeps)
         self.backward = Wire(door, f"{name}.backward", shard.halo_from, shard.send_to, codec, keeps=keeps)
-        # Apart from those, so that a look in between leaves stale rows alone.
+        # Wires of their own, so that an evaluation between epochs does not touch the stale rows.
         self._exact = Wire(door, f"{name}.exact", shard.send_to, shard.halo_from, Identity())
         self._exact_back = Wire(door, f"{name}.exact-back", shard.halo_from, shard.send_to, Identity())
         self.forward.trace, self.backward.trace = clock.method.trace(), clock.method.trace()
-        self.reads: Adjacency | None = None  # the matrix that our rows read the halo by, where it is fixed
-        self.training = True  # whether this pass is
+        self.reads: Adjacency | None = None  # the matrix from halo rows to our rows, if it is fixed
+        self.training = True  # whether this pass is in training mode
         self._kept: tuple[Tensor, int, object, Tensor] | None = None
 
     def wires(self) -> tuple[Wire, Wire]:
-        """Those of the method: there and back."""
+        """The wires that carry the method's messages: forward and backward."""
         return self.forward, self.backward
 
     def post(self, x_ND: Tensor) -> Tensor:
-        """Send; the token goes to `wait`."""
+        """Send the rows that other ranks read. Returns a token for `wait`."""
         token: Tensor = _Post.apply(x_ND, self)  # type: ignore[no-untyped-call]
         return token
 
     def wait(self, token: Tensor) -> Tensor:
-        """Our halo rows, x_HD."""
+        """Wait for our halo rows, x_HD."""
         rows: Tensor = _Wait.apply(token, self)  # type: ignore[no-untyped-call]
         return rows
 
     @property
     def counts_by_gradient(self) -> bool:
-        """Whether a traced message counts by what comes back for it; else by the matrix that reads it."""
+        """Whether a traced row is weighted by its gradient; else by the matrix that reads it."""
         trace = self.forward.trace
         return self.reads is None or (trace is not None and trace.counts_by_gradient)
 
     def travels(self, x_ND: Tensor) -> bool:
-        """Whether these rows go by the method's way, there and back; else they are fetched in full."""
+        """Whether the method's messages carry these rows and their gradients; else they are fetched in float32."""
         return x_ND.requires_grad and self.door.world_size > 1
 
     def way(self) -> tuple[Wire, Wire, bool]:
-        """There, back, and whether stale; exact where gradients are asked for outside training."""
+        """The wires forward and backward, and whether they are stale. In evaluation mode they are exact."""
         if self.training:
             return self.forward, self.backward, self.clock.stale
         return self._exact, self._exact_back, False
 
     def codecs(self, wire: Wire) -> Codecs:
-        """By which rows go on this wire in this pass."""
+        """The codecs of this wire in this pass."""
         drawn = self.clock.drawn
         if drawn is not None and wire in self.wires():
             return drawn if wire is self.forward else drawn.back
         return wire.full_codecs if self.clock.method.sends_all(self.clock.epoch) else wire.codecs
 
     def is_features(self, x_ND: Tensor) -> bool:
-        """Whether these rows come before all weights: they are fetched once, so that their width does not matter."""
+        """Whether no weights come before these rows. Their halo is fetched once, so their width does not matter."""
         return self._has(x_ND) or (self.training and not x_ND.requires_grad)
 
     def once(self, x_ND: Tensor, make: Callable[[], Tensor], by: object = None) -> Tensor:
-        """What `by` makes of rows that do not travel: of features once, and kept while they stay the same."""
+        """`make()`, for rows without gradients. For features it is kept as long as x_ND and `by` are the same."""
         if self._kept is not None and self._has(x_ND) and self._kept[2] is by:
             return self._kept[3]
-        made = make()
+        result = make()
         if self.is_features(x_ND):
             if self._kept is not None and not self._has(x_ND):
                 _warn_of_new_features(self._exact.channel.removesuffix(".exact"))
-            self._kept = (x_ND, x_ND._version, by, made)
-        return made
+            self._kept = (x_ND, x_ND._version, by, result)
+        return result
 
     def ask(self, x_ND: Tensor) -> Tensor:
-        """What the owners have for our halo rows, float32, now."""
+        """Fetch our halo rows from their owners, in float32. Waits."""
         if self.door.world_size == 1:
             return x_ND.new_empty((0, x_ND.shape[1]))
         self._exact.post(x_ND.detach().index_select(0, self.shard.send_rows), self._exact.codecs, (0,))
         return self._exact.finish(stale=False)
 
     def most(self, counts: Tensor) -> int:
-        """The largest on any rank."""
-        own = counts.max() if len(counts) else counts.new_zeros(())
-        return int(self.door.gather(own, channel=self._exact.channel).max())
+        """The largest count on any rank."""
+        largest = counts.max() if len(counts) else counts.new_zeros(())
+        return int(self.door.gather(largest, channel=self._exact.channel).max())
 
     def _has(self, x_ND: Tensor) -> bool:
         return self._kept is not None and self._kept[0] is x_ND and self._kept[1] == x_ND._version
@@ -146,8 +146,8 @@ class _Wait(torch.autograd.Function):
     def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> tuple[Tensor, None]:
         halo: Halo = ctx.halo  # type: ignore[attr-defined]
         _, back, stale = ctx.way  # type: ignore[attr-defined]
-        # A stale one is not needed before the next epoch. The last of a pass, which no computation hides any more, lets
-        # the weights' gradients go first, which everybody waits for.
+        # Stale gradients are not needed before the next epoch. No computation hides the last message of a pass, so it
+        # waits until the weights' gradients are sent: all ranks wait for those.
         _send(halo, back, grads[0], 1, hold=stale and halo is halo.clock.lowest)
         return grads[0].new_empty(0), None
 

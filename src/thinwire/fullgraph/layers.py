@@ -1,6 +1,6 @@
-"""PyG layers whose aggregation is a fixed sparse matrix, on a shard: the user's own weights, our own messages.
+"""PyG layers whose aggregation is a fixed sparse matrix, on a shard, with the user's own weights.
 
-y = A x with A's columns split into owned and halo ones: the owned part is computed while the halo travels.
+y = A x, with the columns of A split into owned and halo columns: the owned part is computed while halo rows travel.
 """
 
 from collections.abc import Callable, Hashable
@@ -17,12 +17,12 @@ from thinwire.fullgraph.edges import Edges
 from thinwire.fullgraph.halo import Halo
 from thinwire.graphs import Shard
 
-# A layer's rows from those before it, the halo between them and what goes along with edges.
+# Computes a layer's output rows from its input rows, its halo and its edge values.
 Rule = Callable[[Tensor, Halo, Edges], Tensor]
 
 
 class SplitSum:
-    """Sums over in-neighbours with fixed weights, owned columns apart from halo ones."""
+    """Sums over in-neighbours with fixed weights: one matrix for owned columns, one for halo columns."""
 
     def __init__(self, num_owned: int, num_halo: int, rows: Tensor, columns: Tensor, weights: Tensor) -> None:
         remote = columns >= num_owned
@@ -32,22 +32,22 @@ class SplitSum:
     def __call__(
         self, x_ND: Tensor, halo: Halo, beside: Callable[[], Tensor] | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """The sums, and what `beside` gives: work that needs no neighbours, done while the halo travels."""
+        """The sums, and the result of `beside`: work that needs no neighbours, done while halo rows travel."""
         if not halo.travels(x_ND):
-            # Of features the sum itself is kept: it does not change either.
+            # Features don't change, so neither does their sum: it is kept.
             total = halo.once(x_ND, lambda: self._far.add_to(self._own @ x_ND, halo.ask(x_ND)), by=self)
             return total, beside() if beside else None
         halo.reads = self._far
         token = halo.post(x_ND)
-        own = self._own @ x_ND
-        more = beside() if beside else None
-        return self._far.add_to(own, halo.wait(token)), more
+        owned_sum = self._own @ x_ND
+        beside_rows = beside() if beside else None
+        return self._far.add_to(owned_sum, halo.wait(token)), beside_rows
 
     @staticmethod
     def _part(num_rows: int, rows: Tensor, columns: Tensor, weights: Tensor, num_columns: int) -> Adjacency:
         new = torch.ones_like(rows, dtype=torch.bool)
         new[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
-        # Edges of the same two nodes are one, of their weights' sum: a CSR has no duplicates.
+        # Parallel edges become one edge with the sum of their weights: a CSR has no duplicates.
         weights = weights.new_zeros(int(new.sum())).index_add_(0, new.cumsum(0) - 1, weights)
         rows, columns = rows[new], columns[new]
         indptr = torch.zeros(num_rows + 1, dtype=torch.int64, device=rows.device)
@@ -56,7 +56,7 @@ class SplitSum:
 
 
 class Sums:
-    """The sums that a model's layers take, each made once: most layers of a model share one."""
+    """The sums that a model's layers need, each built once: most layers of a model share one."""
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
@@ -70,17 +70,17 @@ class Sums:
         return self._once("weighted", weight, lambda: self._over(self._or_ones(weight)))
 
     def normalised(self, weight: Tensor | None, halo: Halo, *, loops: bool, improved: bool) -> SplitSum:
-        """GCN's; the owners tell the degrees of halo nodes."""
+        """GCN's normalised sum. The degrees of halo nodes are fetched from their owners."""
         kind = ("normalised", loops, improved)
         return self._once(kind, weight, lambda: self._normalise(weight, halo, loops=loops, improved=improved))
 
     def _once(self, kind: Hashable, weight: Tensor | None, make: Callable[[], SplitSum]) -> SplitSum:
-        """Of each kind the one for the weights last seen, which hardly ever change."""
+        """One sum of each kind is kept, for the weights last used; weights hardly ever change."""
         version = 0 if weight is None else weight._version
-        made = self._made.get(kind)
-        if made is None or made[0] is not weight or made[1] != version:
-            made = self._made[kind] = (weight, version, make())
-        return made[2]
+        kept = self._made.get(kind)
+        if kept is None or kept[0] is not weight or kept[1] != version:
+            kept = self._made[kind] = (weight, version, make())
+        return kept[2]
 
     def _over(self, weights: Tensor) -> SplitSum:
         rows, columns = self._ends()
@@ -101,13 +101,13 @@ class Sums:
         rows, columns = self._ends()
         weights = self._or_ones(weight)
         if loops:
-            # As in PyG: one loop a node, of several the last one counts, and without weights a new one has 1.
-            own = rows == columns
+            # As in PyG: each node has one loop. Of several loops the last one counts; without weights a new loop has 1.
+            is_loop = rows == columns
             loop_weight = torch.full((n,), 2.0 if improved and weight is not None else 1.0, device=weights.device)
-            loop_weight[rows[own]] = weights[own]
-            rows = torch.cat((rows[~own], self._nodes()))
-            columns = torch.cat((columns[~own], self._nodes()))
-            weights = torch.cat((weights[~own], loop_weight))
+            loop_weight[rows[is_loop]] = weights[is_loop]
+            rows = torch.cat((rows[~is_loop], self._nodes()))
+            columns = torch.cat((columns[~is_loop], self._nodes()))
+            weights = torch.cat((weights[~is_loop], loop_weight))
             order = torch.argsort(rows * (n + self.shard.num_halo) + columns, stable=True)
             rows, columns, weights = rows[order], columns[order], weights[order]
         degrees = torch.bincount(rows, weights.double(), minlength=n).float()
@@ -133,7 +133,7 @@ def sage(conv: SAGEConv, sums: Sums) -> Rule | None:
 
 
 def gcn(conv: GCNConv, sums: Sums) -> Rule | None:
-    """y = D^-1/2 (A + I) D^-1/2 x W, degrees of the whole graph."""
+    """y = D^-1/2 (A + I) D^-1/2 x W, with the degrees of the whole graph."""
     if conv.aggr not in ("sum", "add"):
         return None
 
@@ -155,9 +155,9 @@ def gin(conv: GINConv, sums: Sums) -> Rule | None:
     total = sums.weighted(None)
 
     def rule(x: Tensor, halo: Halo, _: Edges) -> Tensor:
-        neighbours, own = total(x, halo, lambda: (1 + conv.eps) * x)
-        assert own is not None
-        out: Tensor = conv.nn(neighbours + own)
+        neighbours, root = total(x, halo, lambda: (1 + conv.eps) * x)
+        assert root is not None
+        out: Tensor = conv.nn(neighbours + root)
         return out
 
     return rule
@@ -174,10 +174,10 @@ def graph(conv: GraphConv, sums: Sums) -> Rule | None:
     return rule
 
 
-# Whose forward is x W + b and nothing else.
+# Modules whose forward is x W + b and nothing else.
 PLAIN = (nn.Linear, Linear)
 
-# None where a layer's options make its aggregation something else than a fixed matrix.
+# A function returns None if the layer's options make its aggregation anything but a fixed matrix.
 LAYERS: dict[type, Callable[[Any, Sums], Rule | None]] = {
     SAGEConv: sage,
     GCNConv: gcn,
@@ -195,20 +195,21 @@ def _narrow(
     *,
     map_first: bool = False,
 ) -> Tensor:
-    """A (x W) = (A x) W: what travels is the narrower of the two. Features are fetched once anyway. Plus the root's.
+    """A (x W) = (A x) W: the narrower of x W and x is sent; features are fetched only once. Adds the rows of `root`.
 
-    What is more than a linear map (an adapter around it, a hook on it) is called as it is, where the layer calls it.
+    A `linear` that is more than a linear map (an adapter around it, a hook on it) is called as it is, where the layer
+    calls it: before the sum with `map_first`, else after it.
     """
     if type(linear) not in PLAIN or linear._forward_pre_hooks or linear._forward_hooks:
-        out, more = total(linear(x) if map_first else x, halo, root)
+        out, root_rows = total(linear(x) if map_first else x, halo, root)
         out = out if map_first else linear(out)
-        return out if more is None else out + more
+        return out if root_rows is None else out + root_rows
     weight: Tensor = linear.weight  # type: ignore[assignment]
     bias: Tensor | None = linear.bias  # type: ignore[assignment]
     if not halo.is_features(x) and weight.shape[0] < weight.shape[1]:
-        out, more = total(functional.linear(x, weight), halo, root)
+        out, root_rows = total(functional.linear(x, weight), halo, root)
         out = out if bias is None else out + bias
     else:
-        neighbours, more = total(x, halo, root)
+        neighbours, root_rows = total(x, halo, root)
         out = functional.linear(neighbours, weight, bias)
-    return out if more is None else out + more
+    return out if root_rows is None else out + root_rows

@@ -1,4 +1,4 @@
-"""One direction at one place of a model: rows out to readers, rows in from owners, a codec for each peer."""
+"""One direction of a halo exchange: rows to the ranks that read them, rows from owners, and a codec for each peer."""
 
 import time
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from thinwire.training.finite import NotFinite
 
 @dataclass(frozen=True)
 class Codecs:
-    """By which rows go out to each peer, and come in from each."""
+    """The codecs of rows sent to each peer, and of rows received from each."""
 
     out: Sequence[Codec]
     into: Sequence[Codec]
 
     @property
     def back(self) -> "Codecs":
-        """For the way back: what went out comes in."""
+        """The codecs of the opposite direction."""
         return Codecs(self.into, self.out)
 
     @staticmethod
@@ -32,7 +32,7 @@ class Codecs:
 
 
 class _Message:
-    """Encoded rows to everybody, and room for theirs; on its way once it is started."""
+    """Encoded rows to all peers, and the sizes of theirs. Sent by `start`."""
 
     def __init__(
         self, door: Door, channel: str, parts: list[Tensor], sizes: list[int], codecs: Sequence[Codec], width: int
@@ -50,7 +50,10 @@ class _Message:
 
 
 class Wire:
-    """Stale, it hands out what was sent an epoch ago; a row that was not sent is what it last was."""
+    """Posts rows and finishes with those received: this epoch's, or if stale the last epoch's.
+
+    A row that is left out of a message keeps its last received value.
+    """
 
     def __init__(
         self,
@@ -67,39 +70,40 @@ class Wire:
         self.send_to = list(send_to)
         self.receive_from = list(receive_from)
         self.codecs = Codecs.alike(codec, door.world_size)
-        self.full_codecs = self.codecs  # those of an epoch in which every row is sent
-        self._posted: _Message | None = None  # this epoch's
-        self._flying: _Message | None = None  # the last epoch's, not yet looked at
+        self.full_codecs = self.codecs  # for epochs that send every row
+        self._posted: _Message | None = None  # this epoch's message
+        self._flying: _Message | None = None  # the last epoch's message, not yet received
         self._keeps = keeps  # whether later epochs need what was received
-        self.held: Tensor | None = None  # what was last received
-        self.bits: tuple[Tensor, Tensor] | None = None  # of each row out and in, where they were assigned
+        self.held: Tensor | None = None  # the rows last received
+        self.bits: tuple[Tensor, Tensor] | None = None  # of each row sent and received, if bits were assigned
         self.trace: Trace | None = None
         self.width = 0  # of the rows last sent
         self._posted_s = 0.0
-        self._has_arrived = False  # what was posted
-        self.window_s = 0.0  # from posting to asking, last time: what computation could hide
-        self.exposed_s = 0.0  # stood still, last time
-        self.flight_s = 0.0  # on its way, last time
+        self._has_arrived = False  # whether the posted message has arrived
+        # Times of the last message: from `post` to `finish`, which computation could hide; waiting; in transfer.
+        self.window_s = 0.0
+        self.exposed_s = 0.0
+        self.flight_s = 0.0
 
     def post(self, rows: Tensor, codecs: Codecs, seed: tuple[int, ...], *, hold: bool = False) -> None:
-        """Send; or, held, have it ready for `release`."""
+        """Encode the rows and send them; with `hold`, they are sent by `release`."""
         if self._posted is not None:
             raise RuntimeError(
                 f"{self.channel}: a pass began before the last one's backward was over; call backward() once for each "
                 "pass in training, in turn"
             )
-        me = self._door.rank
+        rank = self._door.rank
         self.width = rows.shape[1]
         try:
             with self._door.books.coding(self.channel, rows.numel()):
                 outgoing = [
-                    codec.encode(part.contiguous(), seed=seed_from(*seed, me, peer))
+                    codec.encode(part.contiguous(), seed=seed_from(*seed, rank, peer))
                     for peer, (codec, part) in enumerate(zip(codecs.out, rows.split(self.send_to), strict=True))
                 ]
         except ValueError as error:
             raise NotFinite(
-                f"{self.channel}: rank {me}'s message can't be sent in epoch {self._door.step + 1}: {error}. Training "
-                "has diverged: try a lower learning rate, or more bits"
+                f"{self.channel}: rank {rank}'s message can't be sent in epoch {self._door.step + 1}: {error}. "
+                "Training has diverged: try a lower learning rate, or more bits"
             ) from None
         incoming = zip(codecs.into, self.receive_from, strict=True)
         sizes = [codec.nbytes((count, self.width)) for codec, count in incoming]
@@ -109,18 +113,18 @@ class Wire:
             self._posted.start()
 
     def arrive(self) -> None:
-        """Stand still until what was posted is here: nothing hides it."""
+        """Wait for the posted message at once, without overlap."""
         assert self._posted is not None
         self._wait(self._posted)
         self.window_s, self._has_arrived = 0.0, True
 
     def finish(self, *, stale: bool) -> Tensor:
-        """This epoch's rows; or, stale, those that were sent an epoch ago, while this epoch's are under way."""
+        """This epoch's rows; if stale, the last epoch's, while this epoch's are still under way."""
         posted, self._posted = self._posted, None
         assert posted is not None
         if not self._has_arrived:
             self.window_s = time.perf_counter() - self._posted_s
-        self.settle()  # before a synchronous epoch as well: messages are taken in order
+        self.settle()  # in a synchronous epoch too: messages are received in order
         if stale and self.held is not None:
             self._flying = posted
             return self.held
@@ -129,13 +133,13 @@ class Wire:
         return received
 
     def settle(self) -> None:
-        """Take in what is still under way: `held` is then all that the next epochs need."""
+        """Receive the message that is under way, if any: `held` is then all that later epochs need."""
         if self._flying is not None:
             self.held = self._received(self._flying)
             self._flying = None
 
     def release(self) -> None:
-        """Let go what was held."""
+        """Send the message that was held back, if any."""
         if self._flying is not None:
             self._flying.start()
 
@@ -150,8 +154,8 @@ class Wire:
         received = message.start().wait() if self._has_arrived else self._wait(message)
         self._has_arrived = False
         if not all(codec.fills_out for codec in message.codecs):
-            assert self.held is not None  # a row is left out only after it was sent
-            rows = self.held.clone()  # autograd may still look at the last ones
+            assert self.held is not None  # a row is left out only after it was sent once
+            rows = self.held.clone()  # autograd may still use the last rows
         else:
             rows = kernels.empty((sum(self.receive_from), message.width), torch.float32, received[0].device)
         with self._door.books.coding(self.channel):
