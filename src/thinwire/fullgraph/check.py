@@ -1,6 +1,7 @@
-"""Whether a model's rows in parts are those of the whole graph: tried on a tiny one, in this process, before it trains.
+"""Checks before training that a model gives the same rows and gradients on parts of a graph as on the whole.
 
-Each rank tries by itself, which takes a fraction of a second and sends nothing but the verdict.
+Each rank tries the model on a tiny graph in its own process. That takes a fraction of a second, and only the verdict is
+sent.
 """
 
 import warnings
@@ -17,18 +18,20 @@ from thinwire.fullgraph.trial import RELATIVE, SLACK, Differs, Own, Run, alike, 
 from thinwire.graphs import Shard
 from thinwire.links import Door
 
-DRAWS = 3  # a gradient that differs must do so each time: a kink that rounding falls on either side of does not
-NUDGE = 1e-5  # of features: a hundred times float32's rounding; what it moves says how far rounding may
+# A gradient must differ in each draw: near a kink (a ReLU's, say) rounding alone can change a gradient in one of them.
+DRAWS = 3
+# A relative change of features, a hundred times float32's rounding. What it moves bounds what rounding can move.
+NUDGE = 1e-5
 
 
 def check(model: nn.Module, own: Sequence[Own], given: Given, shard: Shard, door: Door) -> None:
-    """Refuse a model that is another in parts, by the same words on every rank. It stays as it is."""
+    """Refuse a model that is another in parts, with the same error on all ranks. The model stays as it is."""
     said, is_known = "", True
     try:
         said = difference(model, own, given, shard)
     except Unsupported as error:
         said = str(error)
-    except Exception as error:  # a model that needs more than a tiny graph
+    except Exception as error:  # a model that does not run on the tiny graph
         said, is_known = f"{type(error).__name__}: {error}", False
     refusals, doubts = (_first_said(door, said if is_known is known else "") for known in (True, False))
     if refusals:
@@ -43,7 +46,7 @@ def check(model: nn.Module, own: Sequence[Own], given: Given, shard: Shard, door
 
 
 def difference(model: nn.Module, own: Sequence[Own], given: Given, shard: Shard) -> str:
-    """In words; nothing if there is none."""
+    """The first difference, as the text of an error; empty if there is none."""
     all_parts = tiny.parts(shard.x.device)
     wrong = ""
     for seed in range(DRAWS):
@@ -54,7 +57,7 @@ def difference(model: nn.Module, own: Sequence[Own], given: Given, shard: Shard)
         runs = [Run(model, part, whole, nudged) for part in all_parts[1:]]
         for number, (run, inputs_of) in enumerate(zip(runs, inputs[1:], strict=True)):
             try:
-                # Chance is another on each rank.
+                # Each rank has a random state of its own.
                 run.go(own, inputs_of, 1 + seed + 100 * (1 + number))
             except Unsupported:
                 raise
@@ -63,9 +66,9 @@ def difference(model: nn.Module, own: Sequence[Own], given: Given, shard: Shard)
             except Exception as error:
                 text = f"{run.where_it_stopped()} on a part: {type(error).__name__}: {error}"
                 run.found, run.is_wrong = run.found or run.differs(text), True
-        found = [run.found for run in runs if run.found is not None]
-        if any(run.is_wrong for run in runs) and found:
-            first = str(min(found, key=lambda each: each.at))
+        differences = [run.found for run in runs if run.found is not None]
+        if any(run.is_wrong for run in runs) and differences:
+            first = str(min(differences, key=lambda difference: difference.at))
             return _refusal(model, first, _chance(model, own, inputs[0], whole, nudged))
         for run in runs:
             if (name := run.buffer_that_differs()) is not None:
@@ -77,12 +80,12 @@ def difference(model: nn.Module, own: Sequence[Own], given: Given, shard: Shard)
 
 
 def _chance(model: nn.Module, own: Sequence[Own], given: Given, whole: Run, nudged: Run) -> str:
-    """Where random numbers are drawn that make the whole graph differ from itself; nothing where there are none."""
+    """Where the whole graph, run again with another seed, differs from itself; empty if it does not."""
     again = Run(model, whole.part, whole, nudged)
     try:
         again.go(own, given, 12345)
-    except Differs as found:
-        return str(found)
+    except Differs as differs:
+        return str(differs)
     return str(again.found) if again.found is not None and again.is_wrong else ""
 
 
@@ -103,34 +106,34 @@ def _refusal(model: nn.Module, where: str, chance: str) -> str:
 
 
 def _gradient_that_differs(whole: Run, nudged: Run, runs: Sequence[Run]) -> str:
-    """The first thing on the way back to which the parts' gradients don't add up as the whole's do."""
-    found = [
+    """The first tensor of the backward pass whose gradients in parts don't add up to that of the whole graph."""
+    gradients = [
         (
-            f"what goes into {each.name}",
-            each.gradient,
+            f"what goes into {crossing.name}",
+            crossing.gradient,
             nudged.crossings[at].gradient,
-            [r.crossings[at].gradient for r in runs],
+            [run.crossings[at].gradient for run in runs],
         )
-        for at, each in reversed(list(enumerate(whole.crossings)))
+        for at, crossing in reversed(list(enumerate(whole.crossings)))
     ]
-    found += [
+    gradients += [
         (name, whole.gradients.get(name), nudged.gradients.get(name), [run.gradients.get(name) for run in runs])
         for name in dict.fromkeys(name for run in (whole, *runs) for name in run.gradients)
     ]
-    largest = max((float(each.abs().max()) for each in whole.gradients.values() if each.numel()), default=0.0)
-    for name, right, moved, parts in found:
-        grads = [each for each in parts if each is not None]
+    largest = max((float(grad.abs().max()) for grad in whole.gradients.values() if grad.numel()), default=0.0)
+    for name, right, moved, parts in gradients:
+        grads = [grad for grad in parts if grad is not None]
         if right is None and not grads:
             continue
         total = torch.stack(grads).sum(0) if grads else torch.zeros_like(cast(Tensor, right))
         right = torch.zeros_like(total) if right is None else right
-        # One that is zero but for rounding has the size of what it was rounded from.
-        noise = max([largest * NUDGE / 10, *(float(each.abs().max()) * RELATIVE for each in grads if each.numel())])
+        # A gradient that would be zero but for rounding is as large as the rounding of the numbers it is summed from.
+        noise = max([largest * NUDGE / 10, *(float(grad.abs().max()) * RELATIVE for grad in grads if grad.numel())])
         if not alike(total, right, (0.0 if moved is None else furthest(moved, right)) + noise / SLACK):
             return name
     return ""
 
 
 def _first_said(door: Door, said: str) -> str:
-    """What the first rank with something to say says, on all ranks."""
+    """The text of the first rank whose text is not empty, on all ranks."""
     return next(filter(None, door.gather_json(said, channel="check")), "")

@@ -1,7 +1,7 @@
-"""Any PyG layer that takes (x_src, x_dst), on a shard: central rows while the halo travels, then marginal rows.
+"""Any PyG layer that takes (x_src, x_dst), on a shard: central rows while halo rows travel, then marginal rows.
 
-A layer is called as it is, once for each half of the rows, with just the sources that half reads. One with a batch norm
-or dropout inside is called once, on all rows: those must see them together.
+The layer's own forward is called once for each half of the rows, with just the sources that this half reads. A layer
+with a batch norm or dropout inside is called once, on all rows: those modules must see all rows together.
 """
 
 import inspect
@@ -22,36 +22,36 @@ from thinwire.graphs import Shard
 
 @dataclass(frozen=True)
 class _Half:
-    """Rows [first, last) of a CSR as a graph of their own: sources numbered anew, targets from 0."""
+    """Rows [first, last) of a CSR as a graph: sources are renumbered, targets count from 0."""
 
     first: int
     last: int
     edges: slice
-    sources: Tensor  # columns that are read, ascending
+    sources: Tensor  # columns that these rows read, ascending
     edge_index: Tensor
-    targets: Tensor  # of edges but loops, where loops are ours to add
-    apart: Tensor | None  # which edges are no loops; None where loops stay as they are
+    targets: Tensor  # of all edges; without loops if we add loops
+    apart: Tensor | None  # mask of edges that are no loops; None if loops stay as they are
 
     @staticmethod
     def of(indptr: Tensor, columns: Tensor, num_columns: int, first: int, last: int, *, loops: bool) -> "_Half":
         edges = slice(int(indptr[first]), int(indptr[last]))
-        own = torch.arange(first, last, device=indptr.device)
-        rows = torch.repeat_interleave(own, indptr[first : last + 1].diff())
+        nodes = torch.arange(first, last, device=indptr.device)
+        rows = torch.repeat_interleave(nodes, indptr[first : last + 1].diff())
         columns = columns[edges].long()
         apart = rows != columns if loops else None
         targets = rows - first
         if apart is not None:
             rows, columns, targets = rows[apart], columns[apart], targets[apart]
-            columns = torch.cat((columns, own))
+            columns = torch.cat((columns, nodes))
         read = torch.zeros(num_columns, dtype=torch.bool, device=indptr.device)
         read[columns] = True
         places = read.cumsum(0) - 1
-        ends = targets if apart is None else torch.cat((targets, own - first))
+        ends = targets if apart is None else torch.cat((targets, nodes - first))
         sources = read.nonzero().squeeze(1)
         return _Half(first, last, edges, sources, torch.stack((places[columns], ends)), targets, apart)
 
     def values(self, all_values: Tensor, fill: Any) -> Tensor:
-        """This half's edges' own, and where loops were added theirs, as PyG fills them in."""
+        """The values of this half's edges; for added loops, the values that PyG fills in."""
         values = all_values[self.edges]
         if self.apart is None:
             return values
@@ -61,7 +61,7 @@ class _Half:
 
 
 class SplitRows:
-    """The rule of a layer: y from x, by its own forward on each half."""
+    """The rule of a layer: y from x, by the layer's own forward on each half."""
 
     def __init__(self, conv: nn.Module, name: str, shard: Shard) -> None:
         _expect_pairs(conv, name)
@@ -69,15 +69,15 @@ class SplitRows:
         self._name = f"{name}: {type(conv).__name__}"
         self._forward: Callable[..., Any] = conv.forward
         self._fill = getattr(conv, "fill_value", None)
-        # PyG adds loops at i = 0, 1, ..., which are one node only where sources and targets are the same nodes.
+        # PyG adds loops (i, i) for i = 0, 1, ...: right only if sources and targets are the same nodes. So we add them.
         self._loops = getattr(conv, "add_self_loops", False) is True
         self._checked = False
         self._shard = shard
         together = any(isinstance(module, (_BatchNorm, nn.Dropout)) for module in conv.modules())
         self._cut = 0 if together else shard.num_central
         self._halves: tuple[_Half, _Half] | None = None
-        self._order: Tensor | None = None  # of edges, where the shard's own won't do
-        self._most: int | None = None  # neighbours of a node, where that matters
+        self._order: Tensor | None = None  # of edges, if the layer depends on the order of neighbours
+        self._most: int | None = None  # most neighbours of a node on any rank, if the layer depends on it
 
     def __call__(self, x_ND: Tensor, halo: Halo, edges: Edges) -> Tensor:
         if not self._checked:
@@ -94,7 +94,7 @@ class SplitRows:
             parts.append(self._rows(marginal, torch.cat((x_ND, x_HD)), x_ND, edges, self._most))
             y_ND = torch.cat(parts)
         else:
-            # Nothing here reads the halo, but others may read us: their gradients come through it.
+            # No row here reads the halo, but other ranks may read our rows: their gradients arrive through it.
             y_ND = parts[0] + 0 * x_HD.sum()
         self._checked = True
         return y_ND
@@ -121,7 +121,7 @@ class SplitRows:
             with padded(self._conv, most):
                 out: Tensor = self._forward(pair, half.edge_index, **values, **edges.others)
         except Exception as error:
-            if self._checked:  # it has worked before: no matter of the layer's kind
+            if self._checked:  # the layer has worked before, so its kind is not the cause
                 raise
             raise self._unsupported(error) from error
         finally:
@@ -133,7 +133,7 @@ class SplitRows:
         return Unsupported(f"{self._name} does not work on (x_src, x_dst): {type(error).__name__}: {error}")
 
     def _check(self, width: int, edges: Edges) -> None:
-        """A graph of six nodes, whole and in two halves: a layer that looks beyond in-neighbours shows here."""
+        """Compare a graph of six nodes, whole and in two halves: finds layers that look beyond in-neighbours."""
         randomness = torch.Generator().manual_seed(0)
         x = torch.randn(6, width, generator=randomness)
         indptr = torch.tensor([0, 2, 4, 6, 9, 11, 13])

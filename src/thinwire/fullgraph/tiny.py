@@ -1,6 +1,7 @@
-"""A graph of 29 nodes, whole and in three parts, and a model's arguments for each: what `check.py` tries models on.
+"""A graph of 29 nodes, whole and in three parts, and a model's arguments for each. `check.py` tries models on them.
 
-Irregular on purpose: nodes without neighbours and with many, halos in all directions, a part without training nodes.
+The graph is irregular on purpose: nodes without neighbours and with many, halo rows between all parts, and a part
+without training nodes.
 """
 
 import copy
@@ -19,13 +20,13 @@ from thinwire.graphs import Shard
 
 NUM_NODES = 29
 NUM_PARTS = 3
-MOST = 7  # neighbours of a node
+MOST = 7  # the most neighbours of a node
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """A shard of the tiny graph, and where in the whole its rows, halo rows and edges are."""
+    """A shard of the tiny graph, and the places of its rows, halo rows and edges in the whole graph."""
 
     shard: Shard
     rows: Tensor
@@ -33,14 +34,22 @@ class Part:
     edges: Tensor
 
     def of(self, whole: Tensor, shape: tuple[int, ...]) -> Tensor | None:
-        """What this part should have where the whole graph has that: rows by nodes or edges; None if it is neither."""
+        """The part of a whole graph's tensor that belongs here, by nodes or edges; None if it has neither.
+
+        `shape` is that of the part's own tensor.
+        """
         if whole.ndim != len(shape):
             return None
-        for axis, (size, own) in enumerate(zip(whole.shape, shape, strict=True)):
-            if size == own:
+        for axis, (size, part_size) in enumerate(zip(whole.shape, shape, strict=True)):
+            if size == part_size:
                 continue
             places = next(
-                (found for ids, all_ in self._kinds() if (found := _spread(ids, all_, size, own)) is not None), None
+                (
+                    spread
+                    for ids, total in self._kinds()
+                    if (spread := _spread(ids, total, size, part_size)) is not None
+                ),
+                None,
             )
             if places is None:
                 return None
@@ -51,10 +60,10 @@ class Part:
         return (self.rows, NUM_NODES), (self.edges, NUM_EDGES)
 
 
-def _spread(ids: Tensor, total: int, size: int, own: int) -> Tensor | None:
-    """DistributedState of these among `size` that are `total` times something, as heads are beside each other."""
+def _spread(ids: Tensor, total: int, size: int, part_size: int) -> Tensor | None:
+    """The places of these ids on an axis where each of `total` has several entries in a row, such as heads."""
     times, rest = divmod(size, total)
-    if rest or own != times * len(ids) or not times:
+    if rest or part_size != times * len(ids) or not times:
         return None
     return (ids[:, None] * times + torch.arange(times, device=ids.device)).reshape(-1)
 
@@ -65,7 +74,7 @@ def _edges() -> np.ndarray[Any, Any]:
     for node in range(NUM_NODES):
         others = np.delete(np.arange(NUM_NODES), node)
         sources.append(np.sort(randomness.choice(others, randomness.integers(0, MOST + 1), replace=False)))
-    targets = np.repeat(np.arange(NUM_NODES), [len(each) for each in sources])
+    targets = np.repeat(np.arange(NUM_NODES), [len(neighbours) for neighbours in sources])
     return np.stack((np.concatenate(sources), targets))
 
 
@@ -74,7 +83,7 @@ NUM_EDGES = EDGES.shape[1]
 
 
 def parts(device: torch.device) -> list[Part]:
-    """The whole graph as one part, then the three."""
+    """The whole graph as one part, then the three parts."""
     part = np.random.default_rng(4).choice(NUM_PARTS, NUM_NODES, p=[0.45, 0.3, 0.25]).astype(np.int32)
     split = np.where(part == NUM_PARTS - 1, graphs.TEST, graphs.TRAIN).astype(np.uint8)
     graph = graphs.Graph(
@@ -89,39 +98,42 @@ def parts(device: torch.device) -> list[Part]:
     shards = [*whole, *graphs.split(graph, part, NUM_PARTS)]
     original = torch.cat([shard.original_ids for shard in shards[1:]])
     keys = torch.from_numpy(EDGES[1] * NUM_NODES + EDGES[0])
-    found = []
+    all_parts = []
     for shard in shards:
         halo = original[shard.halo_ids]
         sources, targets = shard.edge_index
         edges = torch.searchsorted(
             keys, shard.original_ids[targets] * NUM_NODES + torch.cat((shard.original_ids, halo))[sources]
         )
-        found.append(Part(shard.to(device), shard.original_ids.to(device), halo.to(device), edges.to(device)))
-    return found
+        all_parts.append(Part(shard.to(device), shard.original_ids.to(device), halo.to(device), edges.to(device)))
+    return all_parts
 
 
 def arguments(given: Given, shard: Shard, all_parts: list[Part], *, seed: int, nudge: float = 0.0) -> list[Given]:
-    """Those of a call on a shard, for each tiny part: rows of nodes and of edges are drawn anew, the rest stays."""
+    """A model's arguments on a shard, turned into those for each tiny part.
+
+    Values of nodes and of edges are drawn at random; the rest stays.
+    """
     drawn: dict[int, Tensor] = {}
     randomness = torch.Generator().manual_seed(seed)
     noise = torch.Generator().manual_seed(seed + 1)
 
     def draw(value: Tensor, count: int) -> Tensor:
         if value.is_floating_point():
-            # Positive, so that roots and logarithms bear it; edges' are no zeros.
-            made = torch.rand(count, *value.shape[1:], generator=randomness) + (0.5 if count == NUM_EDGES else 0.0)
-            made = made * (1 + nudge * torch.randn(made.shape, generator=noise))
-            return made.to(value.device, value.dtype)
-        # Numbers of kinds and the like: such as there are.
+            # Positive, for models that take roots or logarithms; values of edges are far from zero.
+            rows = torch.rand(count, *value.shape[1:], generator=randomness) + (0.5 if count == NUM_EDGES else 0.0)
+            rows = rows * (1 + nudge * torch.randn(rows.shape, generator=noise))
+            return rows.to(value.device, value.dtype)
+        # Integers (such as types of nodes) are drawn from those that the value has.
         return value.detach()[torch.randint(max(1, len(value)), (count,), generator=randomness).to(value.device)]
 
     def swap(part: Part, seen: dict[int, Any]) -> Callable[[Any], Any]:
         def swapped(value: Any) -> Any:
             if id(value) not in seen:
-                seen[id(value)] = made(value)
+                seen[id(value)] = replacement(value)
             return seen[id(value)]
 
-        def made(value: Any) -> Any:
+        def replacement(value: Any) -> Any:
             if value is shard:
                 return part.shard
             if value is shard.edge_index:
@@ -139,13 +151,13 @@ def arguments(given: Given, shard: Shard, all_parts: list[Part], *, seed: int, n
             along = value is shard.edge_weight or value is shard.edge_attr or len(value) != shard.num_owned
             if id(value) not in drawn:
                 drawn[id(value)] = draw(value, NUM_EDGES if along else NUM_NODES)
-            own = drawn[id(value)][part.edges if along else part.rows]
-            return own.requires_grad_(value.requires_grad)
+            rows = drawn[id(value)][part.edges if along else part.rows]
+            return rows.requires_grad_(value.requires_grad)
 
         return swapped
 
-    found = []
+    calls = []
     for part in all_parts:
         args, kwargs = tree_map(swap(part, {}), given)
-        found.append((tuple(args), dict(kwargs)))
-    return found
+        calls.append((tuple(args), dict(kwargs)))
+    return calls

@@ -1,4 +1,4 @@
-"""A user's model to try things on: afterwards weights, buffers, attributes and random states are as before."""
+"""Lets us run a user's model without lasting effects: weights, buffers, attributes, random states stay as they were."""
 
 import random
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ DROPOUTS = {
 
 @contextmanager
 def untouched(model: nn.Module, *, seed: int, device: torch.device) -> Iterator[None]:
-    """In here the model works with copies of its weights and buffers; random numbers are those of the seed."""
+    """Within this block the model uses copies of its weights and buffers, and random numbers come from `seed`."""
     modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
     before = [{name: _kept(value) for name, value in vars(module).items()} for module in modules]
     states = random.getstate(), np.random.get_state()  # noqa: NPY002 (theirs, whatever they use)
@@ -45,7 +45,7 @@ def untouched(model: nn.Module, *, seed: int, device: torch.device) -> Iterator[
 
 
 def _copy_weights(modules: list[nn.Module]) -> None:
-    copies: dict[Tensor, Tensor] = {}  # tied ones stay so
+    copies: dict[Tensor, Tensor] = {}  # tied weights stay tied
     randomness = torch.Generator().manual_seed(0)
 
     def copied(tensor: Tensor | None) -> Tensor | None:
@@ -56,7 +56,7 @@ def _copy_weights(modules: list[nn.Module]) -> None:
             copies[tensor] = data
             return data
         if data.is_floating_point() and not data.any():
-            # A gate that is closed, a last layer that begins at zero: they would hide what stands before them.
+            # Weights that are all zero (a closed gate, a last layer that starts at zero) would hide what comes before.
             data += (0.1 + 0.1 * torch.rand(data.shape, generator=randomness)).to(data)
         copies[tensor] = nn.Parameter(data, requires_grad=tensor.requires_grad)
         return copies[tensor]
@@ -69,13 +69,14 @@ def _copy_weights(modules: list[nn.Module]) -> None:
 
 
 def _kept(value: Any) -> tuple[Any, Any]:
-    """What an attribute is, and what is in it where that may change."""
+    """An attribute's value, and a copy of its content if that may change in place."""
     if isinstance(value, Tensor):
         return value, value.detach().clone()
     return value, (value.copy() if isinstance(value, (list, dict, set)) else None)
 
 
 def _back(value: Any, content: Any) -> Any:
+    """The value with its content restored in place."""
     if content is None:
         return value
     if isinstance(value, Tensor):
@@ -90,7 +91,7 @@ def _back(value: Any, content: Any) -> Any:
 
 
 class NoDropout(TorchFunctionMode):
-    """Lets everything through; on a shard dropout follows the node, or is a matter of each rank's chance."""
+    """Turns dropout off: it would differ between parts, though on a shard it follows the node or is random per rank."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
