@@ -25,7 +25,7 @@ __all__ = [
     "distribute",
 ]
 
-# These bring torch or PyG along, which take seconds to import: who only chooses a method does not wait for it.
+# Imported on first use: they import torch or PyG, which takes seconds. Choosing a method does not need them.
 __getattr__ = offered(
     __name__,
     {

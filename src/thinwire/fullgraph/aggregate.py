@@ -1,4 +1,4 @@
-"""Sums over neighbours by torch's CSR kernels, the transpose kept for the way back. (Scattering is 4 times slower.)"""
+"""Sums over neighbours by torch's CSR kernels, with the transpose for the backward pass. (Scatter is 4x slower.)"""
 
 import warnings
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Adjacency:
     def of(indptr: Tensor, columns: Tensor, weights: Tensor, num_columns: int) -> "Adjacency":
         num_rows = len(indptr) - 1
         rows = torch.repeat_interleave(torch.arange(num_rows, device=indptr.device), indptr.diff())
-        # By column, and within a column by row: the order of sums is the same in every run.
+        # Sorted by column, and within a column by row: so sums have the same order in every run.
         order = torch.argsort(columns, stable=True)
         starts = torch.zeros(num_columns + 1, dtype=torch.int64, device=indptr.device)
         torch.cumsum(torch.bincount(columns, minlength=num_columns), 0, out=starts[1:])
@@ -37,7 +37,7 @@ class Adjacency:
         return total
 
     def column_sums(self, power: int) -> Tensor:
-        """Of each column, its weights to this power."""
+        """For each column, the sum of its weights to this power."""
         values = self.transposed.values().pow(power)
         ends = self.transposed.crow_indices().long()
         columns = torch.repeat_interleave(torch.arange(len(ends) - 1, device=ends.device), ends.diff())

@@ -1,22 +1,22 @@
-"""Which epoch it is: all places of a model look here for what to send, whether to wait, and what to seed with."""
+"""Counts epochs. All halos of a model ask here what to send, whether messages are stale, and for seeds."""
 
 from thinwire.codecs import Codec, seed_from
 from thinwire.fullgraph.methods import Method
 from thinwire.fullgraph.wire import Codecs
 from thinwire.graphs import Shard
 
-# Apart from the seeds of messages and of dropout.
+# Makes these seeds differ from those of messages and of dropout.
 DRAW = 3
 
 
 class Clock:
-    """Moved on by every forward pass in training."""
+    """Advanced by each forward pass in training mode."""
 
     def __init__(self, method: Method, seed: int, shard: Shard, rank: int) -> None:
         self.method = method
-        self.epoch = -1  # none yet
-        self.lowest: object = None  # of this pass: the place nearest to the features that sends; the last one backward
-        self.drawn: Codecs | None = None  # this epoch's messages forward, where the method draws
+        self.epoch = -1  # no epoch has begun
+        self.lowest: object = None  # the halo of this pass nearest to the features: the last one to send backward
+        self.drawn: Codecs | None = None  # the codecs of this epoch's forward messages, if the method draws them
         self._run_seed, self._shard, self._rank = seed, shard, rank
 
     def begin_epoch(self) -> None:

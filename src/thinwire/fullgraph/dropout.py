@@ -1,6 +1,6 @@
-"""Dropout whose masks follow the node: (seed, epoch, place, its number in the whole graph), wherever it lives.
+"""Dropout whose mask depends on the node: on seed, epoch, place in the model and the node's number in the whole graph.
 
-So a run drops the same values at any number of ranks. Backward makes the mask anew instead of keeping it.
+So a run drops the same values at any number of ranks. The backward pass computes the mask again instead of storing it.
 """
 
 import torch
@@ -11,16 +11,16 @@ from thinwire.codecs.kernels import kernels_for
 from thinwire.fullgraph.clock import Clock
 from thinwire.graphs import Shard
 
-# Apart from the seeds of messages.
+# Makes these seeds differ from those of messages.
 DROPOUT = 2
 
 
 class NodeDropout:
-    """The forward of an nn.Dropout on a shard's rows; of anything else (edges, one vector) the layer's own."""
+    """The forward of an nn.Dropout on a shard's rows. Others (edges, one vector) take the module's own forward."""
 
     def __init__(self, dropout: nn.Dropout, shard: Shard, clock: Clock, number: int) -> None:
         self._dropout = dropout
-        self._own = dropout.forward
+        self._plain_forward = dropout.forward
         self._ids = shard.original_ids
         self._clock = clock
         self._number = number
@@ -31,7 +31,7 @@ class NodeDropout:
         if not self._dropout.training or p == 0:
             return x
         if p == 1 or x.ndim < 2 or len(x) != len(self._ids) or x.dtype != torch.float32:
-            return self._own(x)
+            return self._plain_forward(x)
         seed = seed_from(*self._clock.seed, self._number, DROPOUT, self.calls)
         self.calls += 1
         out: Tensor = _Drop.apply(x, self._ids, 1 - p, seed)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What a layer is handed beside its rows: the shard's own edges, and values that go along with them."""
+"""The arguments of a layer beside its rows: the shard's edges, and values by edge."""
 
 import inspect
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from thinwire.graphs import Shard
 
 
 class Unsupported(TypeError):
-    """A layer, or a call of it, that can't be distributed. The message names it and says why."""
+    """A layer, or a call of it, can't be distributed. The message names it and says why."""
 
 
 @dataclass(frozen=True)
 class Edges:
-    """Values of a call: those with a row for each edge, and the others."""
+    """The arguments of a call: tensors with a row for each edge, and all others."""
 
     values: dict[str, Tensor] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Call:
         self._shard = shard
 
     def read(self, *arguments: Any, **named: Any) -> tuple[Tensor, Edges]:
-        """The rows, and what goes along with the edges. Edges are the shard's, given as such or as None."""
+        """The rows and the other arguments. `edge_index` must be the shard's own or None."""
         (_, x), *rest = self._signature.bind(*arguments, **named).arguments.items()
         if isinstance(x, tuple) and len(x) == 2 and x[0] is x[1]:
             x = x[0]

@@ -1,4 +1,4 @@
-"""A message passing layer's forward on a shard, but for the way its halo comes."""
+"""The forward of a message passing layer on a shard, with the halo given by the caller."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from thinwire.fullgraph.split_rows import SplitRows
 
 
 class Form:
-    """A fixed matrix where the layer's aggregation is one, else its own code on parts of the rows."""
+    """Uses a fixed sparse matrix if the layer's aggregation is one, else by the layer's code on parts of rows."""
 
     def __init__(self, conv: MessagePassing, name: str, sums: Sums) -> None:
         self.name = name or type(conv).__name__
@@ -26,7 +26,7 @@ class Form:
         self._is_matrix = matrix is not None
 
     def read(self, *arguments: Any, **named: Any) -> tuple[Tensor, Edges]:
-        """A call's rows, and what goes along with the edges."""
+        """The rows of a call and its other arguments."""
         x, edges = self._call.read(*arguments, **named)
         if self._is_matrix and edges.learned:
             raise Unsupported(

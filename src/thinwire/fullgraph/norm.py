@@ -1,4 +1,4 @@
-"""BatchNorm over the nodes of the whole graph: each rank's sums, added up forward and backward."""
+"""BatchNorm over the nodes of the whole graph: statistics are summed over ranks, forward and backward."""
 
 import torch
 from torch import Tensor
@@ -8,18 +8,18 @@ from thinwire.links import Door
 
 
 class WholeBatchNorm:
-    """The forward of a BatchNorm on a shard; in evaluation the layer's own."""
+    """The forward of a BatchNorm on a shard. With running statistics in evaluation mode it is the module's own."""
 
     def __init__(self, norm: _BatchNorm, door: Door, name: str) -> None:
         self._norm = norm
         self._door = door
         self._channel = f"{name}.statistics"
-        self._own = norm.forward
+        self._plain_forward = norm.forward
 
     def __call__(self, x_ND: Tensor) -> Tensor:
         norm = self._norm
         if not norm.training and norm.running_mean is not None:
-            return self._own(x_ND)
+            return self._plain_forward(x_ND)
         x_hat, mean, variance, count = _Normalise.apply(x_ND, self._door, self._channel, norm.eps)  # type: ignore[no-untyped-call]
         if norm.training and norm.running_mean is not None and norm.running_var is not None:
             with torch.no_grad():
@@ -39,11 +39,11 @@ class _Normalise(torch.autograd.Function):
     def forward(
         ctx: torch.autograd.function.FunctionCtx, x_ND: Tensor, door: Door, channel: str, eps: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        # Squares around this rank's own mean, in float64 where they meet: no digits are lost to a large offset.
+        # Squares are taken around this rank's mean and combined in float64: a large offset would cost digits otherwise.
         n = len(x_ND)
-        own_mean = x_ND.mean(0) if n else x_ND.new_zeros(x_ND.shape[1])
-        squares = (x_ND - own_mean).square().sum(0, dtype=torch.float64) + n * own_mean.double().square()
-        sums_here = torch.cat((own_mean.new_full((1,), n).double(), n * own_mean.double(), squares))
+        mean_here = x_ND.mean(0) if n else x_ND.new_zeros(x_ND.shape[1])
+        squares = (x_ND - mean_here).square().sum(0, dtype=torch.float64) + n * mean_here.double().square()
+        sums_here = torch.cat((mean_here.new_full((1,), n).double(), n * mean_here.double(), squares))
         door.all_reduce(sums_here, channel=channel).wait()
         count, (sums, squares) = sums_here[:1], sums_here[1:].split(x_ND.shape[1])
         mean = sums / count

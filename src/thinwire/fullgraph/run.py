@@ -1,4 +1,4 @@
-"""Train on shards, all nodes at once: what every rank of `thinwire train` does."""
+"""Full-graph training on shards: the work of each rank of `thinwire train`."""
 
 import inspect
 from collections.abc import Mapping
@@ -24,22 +24,22 @@ from thinwire.training.window import Window
 
 
 def train(job: Job[Method]) -> dict[str, Any]:
-    """From the shard to the result."""
+    """Read the shard, train, and return the result."""
     with Door(limit_s=job.limit_s) as door, own_shard(job, door) as (shard, manifest):
         return Run(job, shard, door, manifest).train()
 
 
 class Run(run.Run):
-    """Halo features forward, halo gradients backward, by the job's method."""
+    """Trains with the job's method: halo features forward, halo gradients backward."""
 
     def __init__(self, job: Job[Method], shard: Shard, door: Door, manifest: Manifest) -> None:
         sizes = {"num_features": shard.x.shape[1], "num_classes": shard.num_classes}
         own = is_own(job.model)
         self.messages = [] if own else self._messages(job, manifest, **sizes)
-        made = (build_own if own else build)(job, **sizes).to(shard.x.device)
-        self._edges = _asked_for(made, shard) if own else {"edge_index": None, "edge_weight": shard.edge_weight}
+        plain = (build_own if own else build)(job, **sizes).to(shard.x.device)
+        self._edges = _asked_for(plain, shard) if own else {"edge_index": None, "edge_weight": shard.edge_weight}
         cost = read_cost(job.profile)
-        model = distribute(made, shard, door, job.method, seed=job.seed, cost=cost, check=own and job.check)
+        model = distribute(plain, shard, door, job.method, seed=job.seed, cost=cost, check=own and job.check)
         super().__init__(job, shard, door, manifest, model)
         self.distributed: DistributedState = self.model.distributed  # type: ignore[assignment]
         self.x = shard.x.float()
@@ -48,7 +48,7 @@ class Run(run.Run):
 
     @staticmethod
     def _messages(job: Job[Method], manifest: Manifest, num_features: int, num_classes: int) -> list[dict[str, Any]]:
-        """Known beforehand where the layers are ours."""
+        """Predicted messages; possible for the built-in models only."""
         widths = widths_of(num_features, num_classes, layers=job.layers, hidden=job.hidden)
         halo_rows = sum(part.num_halo for part in manifest.parts)
         return messages.to_json(messages.messages(job.model, widths, halo_rows, job.method))
@@ -60,12 +60,12 @@ class Run(run.Run):
         return {"messages": self.messages, **links}
 
     def step(self, epoch: int) -> float:
-        # What layers draw by themselves (attention's dropout) is a matter of the epoch too, resumed or not.
+        # Random numbers that layers draw themselves (dropout of attention) depend on the epoch, also in a resumed run.
         torch.manual_seed(seed_from(self.job.seed, epoch, self.door.rank))
         self.model.train()
         self.optimizer.zero_grad()
         out = self.model(self.x, **self._edges)
-        # The mean over the whole graph's training nodes.
+        # Summed over ranks, this is the mean over the whole graph's training nodes.
         loss = score.loss_sum(out[self.used], self.y[self.used]) / self.shard.num_train
         loss.backward()
         self.optimizer.step()
@@ -73,28 +73,28 @@ class Run(run.Run):
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
-        """Exact messages."""
+        """The model's output for this shard's nodes, with exact messages."""
         self.model.eval()
         out: Tensor = self.model(self.x, **self._edges)
         return out
 
     def counted(self, books: Mapping[str, ChannelBook]) -> dict[str, float]:
-        thin = sum(book.bytes_sent for name, book in books.items() if name.endswith((".forward", ".backward")))
-        return {"halo_bytes": thin, "float32_bytes": sum(book.float32_bytes for book in books.values())}
+        halo_bytes = sum(book.bytes_sent for name, book in books.items() if name.endswith((".forward", ".backward")))
+        return {"halo_bytes": halo_bytes, "float32_bytes": sum(book.float32_bytes for book in books.values())}
 
     def planned(self) -> dict[str, Any]:
-        """What the last assignment of bits predicts for this epoch; a new one is written to its own file."""
+        """Predictions of the last bit assignment for this epoch. A new assignment is written to a plan file."""
         records = self.distributed.records
-        found: dict[str, Any] = {"stale": self.distributed.clock.stale}
+        facts: dict[str, Any] = {"stale": self.distributed.clock.stale}
         if self._assigned is not None:
-            found["predicted_s"] = self._assigned["predicted_epoch_s"]
-            found["predicted_halo_bytes"] = self._assigned["predicted_bytes"]
+            facts["predicted_s"] = self._assigned["predicted_epoch_s"]
+            facts["predicted_halo_bytes"] = self._assigned["predicted_bytes"]
         for record in records:
             self._assigned = record
-            found["assign_s"] = record["assign_s"] + record["trace_s"]
+            facts["assign_s"] = record["assign_s"] + record["trace_s"]
             self.replan(record)
         records.clear()
-        return found
+        return facts
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         assigner = self.distributed.assigner
@@ -109,7 +109,7 @@ class Run(run.Run):
         if same and assigner is not None and state.facts["cost"] is not None:
             assigner.pace.restore(state.facts["pace"])
             self._assigned = state.facts["assigned"]
-            if not self.job.profile:  # the same wires, the same plans
+            if not self.job.profile:  # the links as measured before, so that the same bits are chosen
                 assigner.cost = CostModel.from_json(state.facts["cost"])
 
     def window(self) -> Window:
@@ -130,9 +130,9 @@ class Run(run.Run):
 
 
 def _asked_for(model: nn.Module, shard: Shard) -> dict[str, Tensor | None]:
-    """Edges, and what goes along with them where the model's forward takes it by that name."""
+    """The edges, and those of the edge values that the model's forward takes by name."""
     names = inspect.signature(model.forward).parameters
-    found = {"edge_index": shard.edge_index, "edge_weight": shard.edge_weight, "edge_attr": shard.edge_attr}
+    offered = {"edge_index": shard.edge_index, "edge_weight": shard.edge_weight, "edge_attr": shard.edge_attr}
     if "edge_index" not in names:
         raise ValueError(f"{type(model).__name__}.forward takes {', '.join(names)}; it must take x and edge_index")
-    return {name: value for name, value in found.items() if name in names and value is not None}
+    return {name: value for name, value in offered.items() if name in names and value is not None}

@@ -1,4 +1,4 @@
-"""What a wire's rows are like: for each row what every width would add, and what not sending it would."""
+"""Measures the rows of a wire: the error that each choice of bits, and not sending, would add to each row."""
 
 import time
 from collections.abc import Sequence
@@ -13,25 +13,25 @@ CHUNK = 512
 
 
 class Trace:
-    """On the sender's side, a row for each row it sends, in the epochs that the method wants looked at."""
+    """Figures of each row that this rank sends on a wire, in the epochs that the method traces."""
 
     def __init__(self, method: AdaQP) -> None:
         self._method = method
-        # Also that of a row that is sent only now and then.
+        # FIRST_BITS is always measured: rows of 0 bits are sent with it in epochs that send all rows.
         self.widths = sorted({*method.bits_choice, FIRST_BITS} - {0})
-        self.took_s = 0.0  # to look
+        self.took_s = 0.0  # seconds spent on tracing
         self.variance: Tensor | None = None  # of each row at each width
-        self.early: Tensor | None = None  # rows as they were a while ago: all that outlasts an epoch
-        self.moved: Tensor | None = None  # squared distance of each row from then
-        self.gradient: Tensor | None = None  # squared length of what came back for each row
+        self.early: Tensor | None = None  # rows of an earlier epoch: the only tensor that lasts beyond an epoch
+        self.moved: Tensor | None = None  # squared distance of each row from its early value
+        self.gradient: Tensor | None = None  # squared length of each row's gradient
 
     @property
     def counts_by_gradient(self) -> bool:
-        """Whether a message counts by what comes back for it, even where a fixed matrix reads it."""
+        """Whether a row is weighted by its gradient, even if a fixed matrix reads it."""
         return self._method.weigh == "gradient"
 
     def going(self, rows: Tensor, epoch: int) -> None:
-        """Look at rows that are about to be sent."""
+        """Measure rows that are about to be sent."""
         start = time.perf_counter()
         if self._method.remembers(epoch):
             self.early = rows.detach().clone()
@@ -42,18 +42,20 @@ class Trace:
         self.took_s += time.perf_counter() - start
 
     def came_back(self, gradients: Tensor, epoch: int) -> None:
+        """Measure the gradients that were received for the rows sent."""
         if self._method.traces(epoch):
             start = time.perf_counter()
             self.gradient = gradients.square().sum(dim=1)
             self.took_s += time.perf_counter() - start
 
     def errors(self, bits: Sequence[int]) -> Tensor:
-        """Expected squared error of each row at each of these bits, an epoch.
+        """The expected squared error of each row in an epoch, at each of these bits.
 
-        A row that is not sent is off by how far it has moved, and by what its last sending added. That is no noise,
-        which is drawn anew for each row and epoch and cancels: weights move all rows at once, one way, and so they stay
-        until they are sent again. The square of a sum of N errors over r epochs is at most N r times the sum of their
-        squares, and for independent ones that sum itself: so lags count N r times.
+        A row that is not sent has two errors: how far it has moved since it was sent, and the variance of that last
+        message. Movement is not noise, which is drawn anew for each row and epoch and cancels: weights move all rows at
+        once in one direction, and the error stays until rows are sent again. For N independent errors over r epochs,
+        the expected square of their sum is the sum of their squares. For dependent ones it is up to N r times as much:
+        so movement counts N r times.
         """
         assert self.variance is not None
         columns = [self.variance[:, self.widths.index(width or FIRST_BITS)] for width in bits]
@@ -65,6 +67,6 @@ class Trace:
 
 
 def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
-    """Of each row; some rows at a time, so that differences stay in the cache."""
-    both = zip(a.split(CHUNK), b.split(CHUNK), strict=True)
-    return torch.cat([(x - y).square_().sum(dim=1) for x, y in both]) if len(a) else a.new_zeros(0)
+    """The squared distance of each pair of rows, in chunks, so that differences stay in the cache."""
+    chunks = zip(a.split(CHUNK), b.split(CHUNK), strict=True)
+    return torch.cat([(x - y).square_().sum(dim=1) for x, y in chunks]) if len(a) else a.new_zeros(0)
