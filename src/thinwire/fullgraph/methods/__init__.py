@@ -1,4 +1,4 @@
-"""Methods of full-graph training, one a file: what its messages are made of, and when they are waited for."""
+"""Methods of full-graph training, one per file: how each encodes messages, and when it waits for them."""
 
 from thinwire.fullgraph.methods.adaqp import AdaQP
 from thinwire.fullgraph.methods.boundary_sampling import BoundarySampling

@@ -1,9 +1,9 @@
-"""`adaqp`: bits for each message, chosen anew every so many epochs (AdaQP, arXiv 2306.01381).
+"""`adaqp`: bits for each message, chosen again after each period of epochs (AdaQP, arXiv 2306.01381).
 
-Here is what each epoch is for; `trace.py` looks at rows, `assign.py` has bits chosen by them.
+This file says what each epoch does; `trace.py` measures rows, and `assign.py` chooses bits by what was measured.
 """
 
-from __future__ import annotations  # what it brings along, which imports what asks here
+from __future__ import annotations  # `Assigner` and `Trace` are only names here: their modules import this one
 
 import math
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from thinwire.links import Door
     from thinwire.links.cost import CostModel
 
-# The bits of the first period, and of a row that is not sent otherwise.
+# The bits of all rows in the first period; later, of rows of 0 bits in epochs that send all rows.
 FIRST_BITS = 8
 
 
@@ -82,7 +82,7 @@ class AdaQP(Method):
         return self.adapts and 0 in self.bits_choice
 
     def sends_all(self, epoch: int) -> bool:
-        """The first epoch after a choice of bits is one of those."""
+        """Whether the epoch sends every row: each `sync_every`-th does, and the first one after each choice of bits."""
         return self.adapts and (staleness.is_turn(epoch, self.sync_every) or epoch % self.assign_every == 0)
 
     def trace(self) -> Trace | None:
@@ -96,7 +96,7 @@ class AdaQP(Method):
         return Assigner(door, self, cost, device, seed) if self.adapts else None
 
     def window(self) -> Window:
-        """From the choice of bits on; its first epoch sends all rows."""
+        """Measured from the choice of bits on. The first epoch after it sends all rows."""
         if not self.adapts:
             return USUAL
         warm = WARM + self.mean_age
@@ -115,20 +115,20 @@ class AdaQP(Method):
 
     @property
     def looks(self) -> bool:
-        """Whether there is something to choose by."""
+        """Whether rows are traced, to choose bits by their variance."""
         return self.adapts and self.assign != "random" and len(self.bits_choice) > 1
 
     def traces(self, epoch: int) -> bool:
-        """Whether rows are looked at: in the last epoch of a period, which knows best what the next ones are like."""
+        """Whether rows are traced: in the last epoch of a period, whose rows are most like those of the next."""
         return self.looks and self.assigns(epoch)
 
     def remembers(self, epoch: int) -> bool:
-        """Whether rows are kept, to see at the period's end how far they move in the mean age of one not sent."""
+        """Whether a copy of the rows is kept, to measure at the period's end how far they move within `mean_age`."""
         return self.looks and 0 in self.bits_choice and 0 < self.mean_age == self._to_assign(epoch)
 
     @property
     def mean_age(self) -> int:
-        """Of a row that is not sent; 0 where all are always."""
+        """Mean age in epochs of the receiver's copy of a row that is not sent; 0 if every epoch sends all rows."""
         return max(1, self.all_sent_every // 2) if self.all_sent_every > 1 else 0
 
     @property
@@ -137,7 +137,7 @@ class AdaQP(Method):
         return min(self.sync_every, self.assign_every)
 
     def share_that_sends_all(self, epoch: int) -> float:
-        """Of the epochs of a period from this one on."""
+        """The share of epochs that send all rows, in a period that begins with this one."""
         return sum(self.sends_all(epoch + age) for age in range(self.assign_every)) / self.assign_every
 
     def _to_assign(self, epoch: int) -> int:

@@ -1,9 +1,9 @@
 r"""`bns`: a random share of boundary nodes is sent each epoch (BNS-GCN, arXiv 2203.10983).
 
-Of the rows that one rank reads from another each is drawn with probability p, and what is received is scaled by
-1 / p: :math:`\mathrm{E}[\tilde h] = h`. Rows that are not drawn count as zeros. Backward the gradients of the drawn
-rows return, scaled alike: they are those of the sampled forward. As published, one draw serves all layers of an epoch,
-so that an epoch trains on one subgraph. Features are fetched once and kept: they cost nothing, and are not sampled.
+Each row that one rank reads from another is drawn with probability p, and scaled by 1 / p where it is received, so
+that :math:`\mathrm{E}[\tilde h] = h`. Rows that are not drawn count as zeros. Backward, only the gradients of drawn
+rows are sent, scaled in the same way: they are the gradients of the sampled forward pass. As published, one draw serves
+all layers of an epoch, so an epoch trains on one subgraph. Features are fetched once and kept; they are not sampled.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class BoundarySampling(Method):
 
 
 class DrawnRows(Codec):
-    """Some rows as float32, scaled where they arrive; zeros for the others. Wire: 4 bytes a value of a drawn row."""
+    """Sends some rows in float32; the receiver scales them. The others are zeros. Wire: 4 bytes a value drawn."""
 
     uses_seed = False
 

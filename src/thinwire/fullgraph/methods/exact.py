@@ -1,4 +1,4 @@
-"""`exact`."""
+"""`exact`: float32 messages, waited for in the same epoch."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,6 +1,6 @@
-"""What a run asks its method. Pure: a method knows epochs and codecs, no network."""
+"""The base class of methods of full-graph training. Pure: a method knows epochs and codecs, and no network."""
 
-from __future__ import annotations  # what AdaQP brings along, which imports what asks here
+from __future__ import annotations  # `Assigner` and `Trace` are only names here: their modules import this one
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Method(AnyMethod):
-    """Abstract. The answers here are those of float32 messages that are waited for at once."""
+    """Abstract. The defaults are those of float32 messages that are waited for in the same epoch."""
 
     def codec(self) -> Codec:
-        """Of all messages, as long as nothing else was chosen."""
+        """The codec of all messages, until an assigner chooses others."""
         return Identity()
 
     def draw(self, num_rows: int, seed: int) -> Codec | None:
-        """The codec of an epoch's message of so many rows, by a seed that both its ends know; None: the one in force.
+        """The codec of an epoch's message, drawn from a seed that sender and receiver know. None: nothing is drawn.
 
-        An epoch draws once for each ordered pair of ranks: for all layers, and for the gradients on the way back.
+        Called once an epoch for each ordered pair of ranks. The codec serves all layers, and gradients on the way back.
         """
         return None
 
     def message_bytes(self, num_rows: int, width: int) -> int:
-        """Of a message, as long as no other codec was chosen; where epochs draw, in the mean."""
+        """The bytes of a message with `codec`; for methods that draw, in the mean."""
         return self.codec().nbytes((num_rows, width))
 
     @property
@@ -48,21 +48,21 @@ class Method(AnyMethod):
         return self.may_be_stale
 
     def is_stale(self, epoch: int) -> bool:
-        """Whether it takes the rows that were sent an epoch before, while its own are under way."""
+        """Whether the epoch uses rows that were sent an epoch before, while its own are under way."""
         return False
 
     def sends_all(self, epoch: int) -> bool:
-        """Whether rows that are not sent otherwise are sent for once."""
+        """Whether the epoch also sends the rows that other epochs leave out."""
         return False
 
     def trace(self) -> Trace | None:
-        """What looks at the rows of a wire, where codecs are chosen by them."""
+        """A trace for a wire, if codecs are chosen by its rows."""
         return None
 
     def assigner(self, door: Door, cost: CostModel | None, device: torch.device, seed: int) -> Assigner | None:
-        """What chooses codecs while training, where that is done."""
+        """The object that chooses codecs during training, if the method does that."""
         return None
 
     def window(self) -> Window:
-        """Which epochs stand for all."""
+        """The epochs whose times stand for all epochs."""
         return USUAL

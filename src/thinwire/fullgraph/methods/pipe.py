@@ -1,4 +1,4 @@
-"""`pipe`: what PipeGCN does (arXiv 2203.10428)."""
+"""`pipe`: float32 messages of the epoch before (PipeGCN, arXiv 2203.10428)."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Bounded staleness (Sylvie): all epochs but the first and every so many-th are stale. Pure."""
+"""Bounded staleness (Sylvie): all epochs are stale but the first and each `sync_every`-th. Pure."""
 
 from collections import Counter
 from itertools import count
@@ -7,13 +7,13 @@ from thinwire.training.window import NOTED, WARM, Window, even
 
 
 def check(sync_every: int) -> None:
-    """Raise where it is no period."""
+    """Raise if this is not a valid period."""
     if sync_every < 0:
         raise ValueError(f"sync_every is {sync_every}; give 0 (never) or more")
 
 
 def is_turn(epoch: int, sync_every: int) -> bool:
-    """Whether it is a so many-th epoch."""
+    """Whether this is a `sync_every`-th epoch."""
     return sync_every > 0 and (epoch + 1) % sync_every == 0
 
 
@@ -23,10 +23,11 @@ def is_stale(epoch: int, sync_every: int) -> bool:
 
 
 def window(sync_every: int) -> Window:
-    """Which epochs stand for all.
+    """The epochs whose times stand for all epochs.
 
-    Where epochs wait for what was sent before them, the first waits for nothing, as that was not noted, and the second
-    for two: neither counts. One that waits for all, and the one after it, count for as many as there are in a period.
+    A stale epoch waits for messages of the epoch before it. The first noted one waits for none, since earlier messages
+    are not noted, and the second one waits for two epochs' messages: neither counts. The other epochs are weighted by
+    how often their kind occurs in a period: synchronous, the first after that, or another stale one.
     """
     if not sync_every:
         return Window(0, WARM, [0.0, 0.0, *even()])
@@ -38,5 +39,5 @@ def window(sync_every: int) -> Window:
 
 
 def _kind(epoch: int, sync_every: int) -> tuple[bool, bool]:
-    """Whether it is stale, and the one before it."""
+    """Whether this epoch is stale, and whether the one before it is."""
     return is_stale(epoch, sync_every), is_stale(epoch - 1, sync_every)

@@ -1,4 +1,4 @@
-"""`sylvie`: few bits a value, an epoch stale."""
+"""`sylvie`: messages of few bits a value, stale by one epoch."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
