@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 
 __all__ = ["METHODS", "POLICIES", "Loader", "Salient", "Topology", "exact", "sampled", "vip"]
 
-# With PyG.
+# Imported on first use: they import PyG.
 __getattr__ = offered(__name__, dict.fromkeys(("exact", "sampled"), "thinwire.minibatch.inference"))

@@ -1,8 +1,8 @@
-"""A sampled batch: vertices in the order in which they were found, one CSR, of which each layer needs a prefix.
+"""A sampled batch: vertices in the order of sampling, and one CSR. Each layer uses the first rows of it.
 
-With L layers, layer l (the first one is 0) has for targets all vertices up to hop L - 1 - l and for sources those up to
-hop L - l. A vertex draws its neighbours once, so the CSR of a layer is the first rows of the whole one, and nothing is
-computed that no later layer reads.
+With L layers, the targets of layer l (counted from 0) are all vertices up to hop L - 1 - l, its sources those up to hop
+L - l. A vertex draws its neighbours once, so the CSR of a layer is a prefix of the whole one, and no row is computed
+that later layers do not read.
 """
 
 from dataclasses import dataclass, replace
@@ -18,13 +18,13 @@ from thinwire.minibatch.topology import Topology
 
 @dataclass(frozen=True)
 class Sampled:
-    """What the sampler says; names as in `native/sample.h`."""
+    """The sampler's output; names as in `native/sample.h`."""
 
     nodes: Tensor  # int64
-    num_nodes: tuple[int, ...]  # seeds, and with each hop
+    num_nodes: tuple[int, ...]  # seeds, then with the vertices of each hop
     indptr: Tensor
     columns: Tensor
-    edges: Tensor  # int64: where each stands in the topology
+    edges: Tensor  # int64: the place of each edge in the topology
     column_ptr: Tensor
     rows: Tensor
     row_edges: Tensor
@@ -39,7 +39,9 @@ class Sampled:
     @staticmethod
     def of(found: dict[str, Array]) -> "Sampled":
         numbers: dict[str, Any] = {name: tuple(found[name].tolist()) for name in ("num_nodes", "wanted_from")}
-        tensors: dict[str, Any] = {name: torch.from_numpy(each) for name, each in found.items() if name not in numbers}
+        tensors: dict[str, Any] = {
+            name: torch.from_numpy(array) for name, array in found.items() if name not in numbers
+        }
         return Sampled(**tensors, **numbers)
 
     def to(self, device: torch.device) -> "Sampled":
@@ -76,13 +78,13 @@ class Layer:
 
     @cached_property
     def edge_index(self) -> Tensor:
-        """As PyG has it: sources, targets; int64."""
+        """int64 [2, edges], as in PyG: sources, targets."""
         targets = torch.arange(self.num_targets, device=self.columns.device)
         return torch.stack((self.columns.long(), torch.repeat_interleave(targets, self.indptr.diff())))
 
     @cached_property
     def edge_weight(self) -> Tensor | None:
-        """The graph's own, of each edge."""
+        """The graph's weight of each edge."""
         if self._topology.edge_weight is None:
             return None
         chosen = self._topology.edge_weight[self._sampled.edges[: self.num_edges].cpu().numpy()]
@@ -90,7 +92,7 @@ class Layer:
 
     @cached_property
     def transposed(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Where each source's targets begin, these, and which edges they are. The sampler made it but for layer 0."""
+        """By source: where its targets begin, the targets, their edges. The sampler makes it for all but layer 0."""
         of = self._sampled
         if self._number > 0:
             return of.column_ptr[: self.num_sources + 1], of.rows, of.row_edges
@@ -101,15 +103,15 @@ class Layer:
         return starts, self.edge_index[1][order].int(), order.int()
 
     def mean(self, x: Tensor) -> Tensor:
-        """Over the neighbours drawn; of none 0."""
+        """The mean over the neighbours drawn; 0 if there are none."""
         return self._sum(x, None, 1 / self._drawn.clamp(min=1))
 
     def total(self, x: Tensor) -> Tensor:
-        """Expected to be the sum over all neighbours: those drawn stand for the rest too."""
+        """An unbiased estimate of the sum over all neighbours: those drawn stand for the rest too."""
         return self._sum(x, None, self._stand_for)
 
     def normalised(self, x: Tensor) -> Tensor:
-        """GCN's sum, in expectation: D^-1/2 (A + I) D^-1/2 x by the whole graph's degrees."""
+        """An unbiased estimate of GCN's sum D^-1/2 (A + I) D^-1/2 x, with the degrees of the whole graph."""
         weight, scale, loop = self._gcn
         out: Tensor = self._sum(x, weight, scale) + loop[:, None] * x[: self.num_targets]
         return out
@@ -120,14 +122,14 @@ class Layer:
 
     @cached_property
     def _stand_for(self) -> Tensor:
-        """Of each target: neighbours in the graph over those drawn."""
+        """For each target, its neighbours in the graph divided by those drawn."""
         ids = self._sampled.nodes[: self.num_targets].cpu().numpy()
         degrees = torch.from_numpy(self._topology.indptr[ids + 1] - self._topology.indptr[ids])
         return degrees.to(self._drawn.device) / self._drawn.clamp(min=1)
 
     @cached_property
     def _gcn(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights of edges, factors of targets, weights of loops."""
+        """The weights of edges, the factors of targets and the weights of loops."""
         device = self.columns.device
         ids = self._sampled.nodes[: self.num_sources].cpu().numpy()
         root = torch.from_numpy(self._topology.looped_degree[ids]).to(device).pow(-0.5)
@@ -137,10 +139,10 @@ class Layer:
             weight = weight * self.edge_weight
         source, target = self.edge_index
         nodes = self._sampled.nodes
-        weight = torch.where(nodes[source] == nodes[target], 0.0, weight)  # loops are taken apart, each once
-        own = root[: self.num_targets]
+        weight = torch.where(nodes[source] == nodes[target], 0.0, weight)  # loops are added apart, once per target
+        target_root = root[: self.num_targets]
         loop = torch.from_numpy(self._topology.loop_weight[ids[: self.num_targets]]).to(device)
-        return weight, self._stand_for * own, loop * own * own
+        return weight, self._stand_for * target_root, loop * target_root * target_root
 
     def _sum(self, x: Tensor, weight: Tensor | None, scale: Tensor | None) -> Tensor:
         out: Tensor = _Sum.apply(x[: self.num_sources].contiguous(), self, weight, scale)  # type: ignore[no-untyped-call]
@@ -172,14 +174,14 @@ class _Sum(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Batch:
-    """Named as PyG's: seeds are the first `batch_size` vertices, and `y` is of them. It is where the features are."""
+    """A batch with its features, named as in PyG: the first `batch_size` vertices are seeds, and `y` is theirs."""
 
     x: Tensor  # float32 [vertices, D]
     y: Tensor
-    n_id: Tensor  # int64: their numbers in the shards' numbering
+    n_id: Tensor  # int64: the vertices, in the shards' numbering
     batch_size: int
-    layers: tuple[Layer, ...]  # the first one computed first
-    num_sampled_nodes: tuple[int, ...]  # found by each hop, seeds first
+    layers: tuple[Layer, ...]  # in the order of computation
+    num_sampled_nodes: tuple[int, ...]  # new vertices of each hop, seeds first
     total: int  # seeds of all ranks in this step: divide a sum over seeds by it
     epoch: int
     step: int
@@ -190,7 +192,7 @@ class Batch:
 
     @property
     def edge_index(self) -> Tensor:
-        """All edges drawn, sources and targets, as PyG has it."""
+        """All edges drawn, as in PyG: sources, targets."""
         return self.layers[0].edge_index
 
     @property
@@ -199,6 +201,6 @@ class Batch:
 
     @property
     def num_sampled_edges(self) -> tuple[int, ...]:
-        """Of each hop, seeds' first: what PyG's trim_to_layer asks for."""
+        """The edges drawn in each hop, from the seeds on, as PyG's trim_to_layer takes them."""
         ends = [layer.num_edges for layer in reversed(self.layers)]
         return tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False))

@@ -1,13 +1,13 @@
-r"""VIP: the probability that a vertex is among those that a sampled batch touches (SALIENT++, arXiv 2305.03152). Pure.
+r"""VIP: the probability that a sampled batch contains a vertex (SALIENT++, arXiv 2305.03152). Pure.
 
-With t_h(v) the share of its in-neighbours that v draws at hop h, a vertex u is drawn by the vertices it has edges to:
+Let t_h(v) be the share of its in-neighbours that v draws at hop h. Vertex u is drawn by those it has edges to:
 
 .. math:: p_h(u) = 1 - \prod_{u \to v} (1 - t_h(v)\, p_{h-1}(v)), \qquad VIP(u) = 1 - \prod_h (1 - p_h(u))
 
-where p_0 is a seed's chance to be in the batch. For a sampler that expands a vertex once only, as ours does, p_{h-1} on
-the right is times the chance that no earlier hop has found v. Exact where every vertex is reached along one path only;
-elsewhere different v are taken as independent. A factor is a matter of v alone, so that a hop is a sum of logarithms
-over u's out-edges: O(N + M), float64.
+where p_0 is the probability that a seed is in the batch. Our sampler expands each vertex once only; so p_{h-1} on the
+right is multiplied by the probability that no earlier hop has found v. This is exact if each vertex is reached along
+one path only; else different v are taken as independent. A factor depends on v alone, so a hop is a sum of logarithms
+over the out-edges of u: O(N + M), float64.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ def vip(
     with_seeds: bool = False,
     expands_again: bool = False,
 ) -> Array:
-    """Of every vertex, for batches of `batch` drawn from `seeds`; `fanouts` from the seeds outwards, -1 for all.
+    """VIP of each vertex, for batches of `batch` drawn from `seeds`; `fanouts` from the seeds outwards, -1 for all.
 
-    `with_seeds`: also as a seed itself (hop 0), which is what a part's own vertices are ordered by. `expands_again`:
-    for samplers that draw neighbours anew of a vertex that an earlier hop has found already; ours does not.
+    `with_seeds` also counts a vertex as a seed itself (hop 0); a part's own vertices are ordered by that.
+    `expands_again` is for samplers that draw neighbours again for a vertex that an earlier hop found; ours does not.
     """
     if len(seeds) and not batch > 0:
         raise ValueError(f"batch is {batch}; give how many seeds it has in the mean, more than 0")
@@ -40,7 +40,7 @@ def vip(
     reached = np.zeros(topology.num_nodes)
     if len(seeds):
         reached[seeds] = min(1.0, batch / len(seeds))
-    with np.errstate(divide="ignore"):  # the logarithm of 0: drawn for sure
+    with np.errstate(divide="ignore"):  # log(0), for vertices that are drawn with certainty
         log_seed = np.log1p(-reached)
         missed = np.zeros(topology.num_nodes)
         for fanout in fanouts:
@@ -48,7 +48,7 @@ def vip(
             log_missed = topology.sum_over_targets(np.log1p(-share * reached))
             reached = -np.expm1(log_missed)
             if not expands_again:
-                reached *= np.exp(log_seed + missed)  # and by no earlier hop
+                reached *= np.exp(log_seed + missed)  # and not found by an earlier hop
             missed += log_missed
         if with_seeds:
             missed += log_seed

@@ -1,4 +1,4 @@
-"""What a trained model says: exactly, layer by layer over the whole graph; or from sampled neighbourhoods."""
+"""Inference with a trained model: exact, layer by layer over the whole graph, or from sampled neighbourhoods."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,9 +18,9 @@ from thinwire.minibatch.topology import Array, Topology
 from thinwire.training.models import Stack
 
 CHANNEL = "inference"
-# Nodes whose neighbours are fetched at a time: few enough to be little beside a part, enough to share neighbours.
+# Nodes of a block, whose neighbours are fetched together: small beside a part, yet large enough to share neighbours.
 BLOCK = 8192
-# One layer of a model, with what comes after it: rows of its sources in, rows of its targets out.
+# One layer of a model with its activation and so on: from rows of its sources to rows of its targets.
 Step = Callable[[Tensor, Layer], Tensor]
 
 
@@ -52,10 +52,11 @@ def whole_layer(shard: Shard, topology: Topology) -> Layer:
 
 @torch.no_grad()
 def exact(model: Stack | Sequence[Step], shard: Shard, topology: Topology, door: Door) -> Tensor:
-    """Of this shard's nodes. Features come block by block, so that a rank never holds its whole halo's; before each
-    later layer every rank fetches its halo's rows once, in float32.
+    """The model's output for this shard's nodes, computed with all neighbours.
 
-    A model of your own is given as its layers, in evaluation mode: functions of rows and a `batch.Layer`.
+    Features are fetched block by block, so that a rank never holds those of its whole halo. Before each later layer,
+    each rank fetches its halo rows once, in float32. Give a model of your own as a list of its layers, in evaluation
+    mode: functions of rows and a `batch.Layer`.
     """
     first, *later = _steps(model)
     method = Salient(batch=BLOCK, fanouts=(-1,), cache=0.0)
@@ -94,10 +95,11 @@ def sampled(
     *,
     seed: int = 0,
 ) -> tuple[Array, Tensor]:
-    """Of `seeds`, which every rank knows of every rank: this rank's own, in order, and what the model says of them.
+    """This rank's seeds, in order, and the model's output for them, from sampled neighbourhoods.
 
-    A model of your own is called with a batch's `x` and `layers`. Batches come through the pipeline of training, with a
-    cache of its own, planned for these vertices and the method's fan-outs.
+    `seeds` holds those of each rank, and is the same on all ranks. A model of your own is called with a batch's `x` and
+    `layers`. Batches come through the same pipeline as in training, with a separate cache that is planned for these
+    seeds and the method's fan-outs.
     """
     model.eval()
     loader = Loader(shard, door, method, topology, seed=seed, seeds=seeds, shuffled=False, channel=CHANNEL)

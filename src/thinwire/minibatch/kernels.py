@@ -1,4 +1,7 @@
-"""Who samples, sums and gathers: the native module on CPU tensors, the twins elsewhere or where it is missing."""
+"""Chooses the code that samples, sums and gathers: the native module for CPU tensors, else the twins.
+
+The twins also take over where the native module is not installed.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
@@ -14,7 +17,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class AnySampler(Protocol):
-    """Batches in the order in which they were added; the native one works ahead, on threads of its own."""
+    """Returns batches in the order in which they were added. The native sampler works ahead, on threads of its own."""
 
     def add(self, seeds: Array, ends: Array, keys: Array) -> None: ...
     def next(self) -> dict[str, Array]: ...
@@ -43,9 +46,9 @@ class Kernels(Protocol):
 
 
 def kernels_of(x: Tensor) -> Kernels:
-    """For this tensor's device."""
-    found = kernels_for(x)
-    return cast(Kernels, found if found is native() else twins)
+    """The kernels for this tensor's device."""
+    kernels = kernels_for(x)
+    return cast(Kernels, kernels if kernels is native() else twins)
 
 
 def new_sampler(
@@ -60,12 +63,13 @@ def new_sampler(
     threads: int = 1,
     ahead: int = 8,
 ) -> AnySampler:
-    """Of `rank`'s batches; `cached` are ids in rising order, `ahead` the most batches that nobody has fetched yet.
+    """A sampler of `rank`'s batches.
 
-    `with_edges`: batches say which of the topology's edges were drawn, for what goes along with edges.
+    `cached` holds ids in rising order. At most `ahead` batches are sampled before they are fetched. `with_edges`:
+    batches name the topology's edges that were drawn, which edge weights need.
     """
-    made: Any = kernels_for(torch.empty(0))
-    made = made if made is native() else twins
-    given = (np.ascontiguousarray(indptr, dtype=np.int64), np.ascontiguousarray(indices))
+    module: Any = kernels_for(torch.empty(0))
+    module = module if module is native() else twins
+    graph = (np.ascontiguousarray(indptr, dtype=np.int64), np.ascontiguousarray(indices))
     held = (np.ascontiguousarray(starts, dtype=np.int64), rank, np.ascontiguousarray(cached, dtype=np.int64))
-    return cast(AnySampler, made.Sampler(*given, *held, list(fanouts), with_edges, threads, ahead))
+    return cast(AnySampler, module.Sampler(*graph, *held, list(fanouts), with_edges, threads, ahead))

@@ -1,4 +1,4 @@
-"""The models of `thinwire train` on a batch: PyG's layers with their own weights, each on what it needs."""
+"""The models of `thinwire train` on a batch: PyG's layers with their weights, each on just the rows it needs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,21 +11,21 @@ from thinwire.training.models import Stack
 
 
 def forward(model: Stack, x: Tensor, layers: tuple[Layer, ...]) -> Tensor:
-    """What the model says of the last layer's targets."""
+    """The model's output for the targets of the last layer."""
     for number, layer in enumerate(layers):
         x = apply(model, number, x, layer)
     return x
 
 
 def apply(model: Stack, number: int, x: Tensor, layer: Layer) -> Tensor:
-    """One of its layers, with what comes after it."""
+    """One layer of the model, with its norm, activation and dropout."""
     conv = model.convs[number]
     x = RULES[type(conv)](conv, x, layer)
     return model.after(number, x)
 
 
 def sage(conv: SAGEConv, x: Tensor, layer: Layer) -> Tensor:
-    """Fewer rows after the sum than before it: so the sum first."""
+    """The sum comes first, since it leaves fewer rows for the linear map."""
     out: Tensor = conv.lin_l(layer.mean(x))
     return out + conv.lin_r(x[: layer.num_targets])
 
@@ -41,7 +41,7 @@ def gin(conv: GINConv, x: Tensor, layer: Layer) -> Tensor:
 
 
 def gat(conv: GATConv, x: Tensor, layer: Layer) -> Tensor:
-    """Attention is over edges; PyG's own."""
+    """Attention over edges, by PyG's own forward."""
     out: Tensor = conv((x[: layer.num_sources], x[: layer.num_targets]), layer.edge_index)
     return out
 

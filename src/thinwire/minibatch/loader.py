@@ -1,4 +1,4 @@
-"""Batches for a training loop: what stands in the place of a neighbour loader and a distributed feature store."""
+"""Batches for a training loop: takes the place of a neighbour loader and a distributed feature store."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -20,15 +20,15 @@ from thinwire.minibatch.schedule import schedule_of
 from thinwire.minibatch.topology import Array, Topology
 from thinwire.training.agreement import expect_same_start
 
-# Batches that are sampled before they are asked for, beside those in the pipeline.
+# Batches that are sampled ahead, beside those in the pipeline.
 AHEAD = 4
 
 
 class Loader:
-    """Every rank's own batches of its own seeds; all ranks iterate together, equally often.
+    """Batches of this rank's seeds. All ranks iterate together, over the same number of batches.
 
-    `seeds` are the vertices to start from, of every rank, in the shards' numbering: the training nodes if left out. An
-    iteration is an epoch, in a new order each; `batches` runs on over several, so that the pipeline never empties.
+    `seeds` are the vertices to start from, for each rank, in the shards' numbering; the training nodes by default. Each
+    iteration is an epoch, in an order of its own. `batches` goes through several epochs without draining the pipeline.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Loader:
         self._epoch = 0
 
     def __len__(self) -> int:
-        """Steps of an epoch, the same on every rank."""
+        """The steps of an epoch, the same on all ranks."""
         return self.schedule.steps
 
     def __iter__(self) -> Iterator[Batch]:
@@ -73,13 +73,13 @@ class Loader:
 
     @property
     def rows_wanted(self) -> int:
-        """Rows that other ranks were asked for, so far."""
+        """Rows fetched from other ranks so far."""
         return self._pipeline.rows_wanted
 
     def batches(self, first: int, epochs: int, step: int = 0) -> Iterator[Batch]:
-        """Of so many epochs, from this one on, and from this step of it."""
-        every = itertools.product(range(first, first + epochs), range(self.schedule.steps))
-        steps = itertools.islice(every, step, None)
+        """The batches of `epochs` epochs, from step `step` of epoch `first` on."""
+        all_steps = itertools.product(range(first, first + epochs), range(self.schedule.steps))
+        steps = itertools.islice(all_steps, step, None)
         ready = self._pipeline.run(self._sampled(first, epochs, step), first * self.schedule.steps + step)
         for (epoch, step), (sampled, x) in zip(steps, ready, strict=True):
             count = sampled.num_nodes[0]
@@ -106,14 +106,14 @@ class Loader:
         for epoch in range(first, first + epochs):
             seeds, ends, keys = self.schedule.work(epoch, step if epoch == first else 0)
             sampler.add(seeds, ends, keys)
-            # One epoch stays ahead, so that threads never run dry.
+            # The next epoch is added before this one ends, so that the threads always have work.
             yield from (Sampled.of(sampler.next()) for _ in range(before))
             before = len(ends)
         yield from (Sampled.of(sampler.next()) for _ in range(before))
 
 
 def cached(question: Question, method: Salient, shard: Shard, door: Door) -> Cache:
-    """What the method's policy chooses, filled."""
+    """The cache that the method's policy chooses, filled with features."""
     room = policies.capacity(method.cache, question.topology.num_nodes, question.topology.num_parts)
     if method.cache_policy == "none" or room == 0 or door.world_size == 1:
         return Cache(np.zeros(0, dtype=np.int64), shard.x[:0])
