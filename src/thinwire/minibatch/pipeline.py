@@ -1,13 +1,13 @@
-"""From sampled batches to batches with features: ids out, rows back, several batches on their way at a time.
+"""Fetches the features of sampled batches: ids go out, rows come back, with several batches under way at once.
 
-Every batch goes through three stages, and each turn takes each stage one step further, each on another batch:
+Each batch goes through three stages. Each turn does each stage once, on different batches:
 
-    answer    receive the others' wishes for a batch, gather those rows, send them
-    ask       tell every owner which rows the next batch wants of it, and how many the one after that will want
-    finish    gather what is held here of an earlier batch, receive the rest, hand it out
+    answer    receive the ids that other ranks ask for, gather those rows, send them
+    ask       send each owner the ids of the rows that the next batch needs, and the number of ids of the batch after it
+    finish    gather the rows of an earlier batch that are held here, receive the rest, return the batch
 
-How many rows a message of ids will hold, its receiver knows from the one before it; how many rows come back, both know.
-So a batch costs two exchanges and no more. All ranks take the same turns in the same order, whatever they want of whom.
+The receiver of a message of ids knows its size from the message before it, and both sides know how many rows come back.
+So a batch costs two exchanges. All ranks take the same turns in the same order, whichever rows they need.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ from thinwire.minibatch.batch import Sampled
 from thinwire.minibatch.cache import Cache
 from thinwire.minibatch.rows import RowFormat, take
 
-# A message of ids begins with how many the next one has.
+# A message of ids begins with the number of ids in the next one.
 HEADER = 2  # int32
 
 
@@ -37,7 +37,7 @@ class _Underway:
 
 
 class Pipeline:
-    """This rank's part of it. `depth` batches are ahead of the one that is handed out; 0 does one after the other."""
+    """This rank's side of the pipeline. It works `depth` batches ahead of the one returned; with 0, without overlap."""
 
     def __init__(
         self, door: Door, x: Tensor, cache: Cache, rows: RowFormat, *, depth: int, channel: str = "batch", seed: int = 0
@@ -49,11 +49,11 @@ class Pipeline:
         self._depth = depth
         self._channel = channel
         self._seed = seed
-        self._asked: list[int] = []  # how many ids the next message of each rank has
-        self.rows_wanted = 0  # of other ranks, so far
+        self._asked: list[int] = []  # number of ids in the next message from each rank
+        self.rows_wanted = 0  # rows asked of other ranks so far
 
     def run(self, batches: Iterator[Sampled], number: int = 0) -> Iterator[tuple[Sampled, Tensor]]:
-        """Each with its features. Ranks must have equally many. `number` is the first one's, of all there will be."""
+        """Each batch with its features. All ranks must have the same number of batches. `number` is the first one's."""
         asked: deque[_Underway] = deque()
         answered: deque[_Underway] = deque()
         following = next(batches, None)
@@ -69,7 +69,7 @@ class Pipeline:
                 number += 1
             if self._depth == 0:
                 answered.append(self._answer(asked.popleft()))
-            # The ids of one batch and the rows of those before it stay under way, as long as there are more.
+            # While batches are left, the ids of one batch and the rows of those before it stay under way.
             if answered and (len(answered) >= self._depth or not asked):
                 yield self._finish(answered.popleft())
 

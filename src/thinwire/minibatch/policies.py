@@ -1,11 +1,11 @@
-"""Which remote vertices are worth a place in a rank's cache: a number each, 0 for those that are not. Pure.
+"""Policies of a rank's cache: each gives every remote vertex a worth, 0 for those not worth a place. Pure.
 
-vip         the chance that a batch touches it                                       (SALIENT++)
-degree      out-degree, of those that can be reached in as many hops as there are fan-outs
-halo        1 for those next to own vertices
-paths       walks to it from own seeds of up to as many hops
+vip         the probability that a batch touches it                                  (SALIENT++)
+degree      its out-degree, if a batch can reach it within the fan-outs' hops
+halo        1 for neighbours of the rank's own vertices
+paths       the number of walks to it from the rank's seeds, of up to as many hops
 simulation  how often it is touched in two other epochs
-oracle      how often it will be touched in the very epochs of the run
+oracle      how often it will be touched in the epochs of the run itself
 none        0
 """
 
@@ -20,13 +20,13 @@ from thinwire.minibatch.kernels import new_sampler
 from thinwire.minibatch.schedule import Schedule
 from thinwire.minibatch.topology import Array, Topology
 
-# Epochs that `simulation` samples: none that a run will see.
+# Epochs that `simulation` samples; no run trains on them.
 SIMULATED = (-1, -2)
 
 
 @dataclass(frozen=True)
 class Question:
-    """For whom a cache is."""
+    """What a policy knows: the graph, and a rank's seeds, fan-outs and epochs."""
 
     topology: Topology
     schedule: Schedule  # of the rank's seeds
@@ -40,33 +40,33 @@ class Question:
 
     @cached_property
     def to_come(self) -> Array:
-        """How often each vertex will be touched, in the epochs that `oracle` looks at."""
+        """How often each vertex is touched in the epochs that `oracle` looks at."""
         return self.touched(range(self.epochs))
 
     def touched(self, epochs: Sequence[int]) -> Array:
-        """In how many batches of these epochs each vertex is: float64 [N]."""
+        """The number of batches of these epochs that each vertex is in: float64 [N]."""
         held = (self.topology.starts, self.schedule.rank, np.zeros(0, dtype=np.int64))
         sampler = new_sampler(
             self.topology.indptr, self.topology.indices, *held, self.fanouts, with_edges=False, threads=self.threads
         )
-        found = np.zeros(self.topology.num_nodes)
+        touches = np.zeros(self.topology.num_nodes)
         for epoch in epochs:
             sampler.add(*self.schedule.work(epoch))
             for _ in range(self.schedule.steps):
-                found[np.unique(sampler.next()["nodes"])] += 1
-        return found
+                touches[np.unique(sampler.next()["nodes"])] += 1
+        return touches
 
 
 def worth(policy: str, question: Question) -> Array:
-    """Of every vertex but the rank's own: float64 [N]."""
-    found = RULES[policy](question)
+    """The worth of each vertex, 0 for the rank's own: float64 [N]."""
+    worth_N = RULES[policy](question)
     low, high = question.topology.starts[question.schedule.rank : question.schedule.rank + 2]
-    found[low:high] = 0.0
-    return found
+    worth_N[low:high] = 0.0
+    return worth_N
 
 
 def choose(worth_N: Array, capacity: int) -> Array:
-    """The best so many vertices, none without worth, of equal ones those first in number; in rising order."""
+    """The `capacity` vertices of most worth, in rising order. Of equal worth the lowest ids; none of worth 0."""
     capacity = min(capacity, int(np.count_nonzero(worth_N)))
     if capacity <= 0:
         return np.zeros(0, dtype=np.int64)
@@ -77,7 +77,7 @@ def choose(worth_N: Array, capacity: int) -> Array:
 
 
 def capacity(alpha: float, num_nodes: int, num_parts: int) -> int:
-    """Rows that a replication factor stands for."""
+    """The rows of a cache with this replication factor."""
     return int(alpha * num_nodes / num_parts)
 
 
@@ -89,19 +89,19 @@ def _degree(question: Question) -> Array:
 def _halo(question: Question) -> Array:
     topology, rank = question.topology, question.schedule.rank
     low, high = topology.indptr[topology.starts[rank]], topology.indptr[topology.starts[rank + 1]]
-    found = np.zeros(topology.num_nodes)
-    found[topology.indices[low:high]] = 1.0
-    return found
+    worth_N = np.zeros(topology.num_nodes)
+    worth_N[topology.indices[low:high]] = 1.0
+    return worth_N
 
 
 def _paths(question: Question) -> Array:
     walks = np.zeros(question.topology.num_nodes)
     walks[question.schedule.seeds] = 1.0
-    found = np.zeros_like(walks)
+    worth_N = np.zeros_like(walks)
     for _ in question.fanouts:
         walks = question.topology.sum_over_targets(walks)
-        found += walks
-    return found
+        worth_N += walks
+    return worth_N
 
 
 RULES: dict[str, Callable[[Question], Array]] = {

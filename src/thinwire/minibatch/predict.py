@@ -1,4 +1,4 @@
-"""What an epoch of minibatch training will send, before any run: VIP says which rows are wanted. Pure."""
+"""Predicts the bytes that an epoch of minibatch training sends: VIP gives the rows that are fetched. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,14 +16,17 @@ COUNT_BYTES = 8
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of one epoch, over all ranks."""
+    """The predicted traffic of one epoch, over all ranks."""
 
-    rows: float  # expected to be fetched from other ranks
-    feature_bytes: float  # their bytes, and those of asking for them
+    rows: float  # rows fetched from other ranks
+    feature_bytes: float  # bytes of these rows and of the ids that ask for them
 
 
 def rows_of(question: Question, cached: Array, policy: str = "vip") -> float:
-    """Rows that this rank is expected to fetch in an epoch. What an oracle has seen, VIP would count too high."""
+    """The predicted rows that this rank fetches in an epoch.
+
+    For the oracle policy its own counts are used: VIP would predict too many of the rows that are left to fetch.
+    """
     steps = question.schedule.steps
     wanted = question.to_come / question.epochs if policy == "oracle" else question.vip * steps
     low, high = question.topology.starts[question.schedule.rank : question.schedule.rank + 2]
@@ -33,14 +36,14 @@ def rows_of(question: Question, cached: Array, policy: str = "vip") -> float:
 
 
 def fill_bytes(cached_rows: float, row_bytes: int, world_size: int) -> int:
-    """What filling all ranks' caches sends, once: ids and rows, as they are stored, and how many there will be."""
+    """The bytes of filling all ranks' caches once: numbers of ids, the ids, and rows as they are stored."""
     if not cached_rows:
         return 0
     return int(cached_rows * (row_bytes + ID_BYTES)) + world_size * (world_size - 1) * world_size * COUNT_BYTES
 
 
 def traffic(rows: Sequence[float], steps: int, row_format: RowFormat) -> Traffic:
-    """From every rank's rows."""
+    """The traffic of an epoch, from the rows that each rank fetches."""
     n = len(rows)
     total = float(np.sum(rows))
     headers = steps * n * (n - 1) * HEADER * ID_BYTES

@@ -1,16 +1,16 @@
-"""What a rank is started with. Who starts it need not wait for PyG to be imported."""
+"""The entry point of a rank. PyG is imported only when it is called."""
 
 from typing import Any
 
 from thinwire.minibatch.methods import Salient
 from thinwire.training.job import Job
 
-# What a rank needs; whoever starts several may import it once for all.
+# Modules that a rank needs. A launcher of several ranks may import them once for all.
 PRELOAD = ("thinwire.minibatch.run",)
 
 
 def work(job: Job[Salient]) -> dict[str, Any]:
-    """Train; what came of it, the same on every rank."""
+    """Train, and return the result, which is the same on all ranks."""
     from thinwire.minibatch.run import train
 
     return train(job)

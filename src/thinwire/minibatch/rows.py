@@ -1,6 +1,6 @@
-"""How rows of features travel: as they are stored, in another format, or in few bits; and how many bytes that is.
+"""The format that rows of features are sent in: as they are stored, in another float format, or in few bits.
 
-A batch's features are float32, whatever is stored or sent.
+A batch's features are float32, whatever the format of storage and messages.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SENT = {"float32": torch.float32, "float16": torch.float16}
 
 @dataclass(frozen=True)
 class RowFormat:
-    """Of rows of `width` values, sent as `sent`; or, if `bits`, by `Uniform(bits)`."""
+    """The format of rows of `width` values: dtype `sent`, or `Uniform(bits)` if `bits` is not 0."""
 
     width: int
     sent: torch.dtype
@@ -26,7 +26,7 @@ class RowFormat:
 
     @staticmethod
     def of(rows: str, features: Tensor) -> "RowFormat":
-        """A plan's choice for features that are stored so."""
+        """The format that a plan's `rows` means for these features."""
         if features.dtype not in FORMATS:
             raise ValueError(f"features are {features.dtype}; give float32, float16 or bfloat16")
         if SENT.get(rows) == torch.float16 != features.dtype and features.numel() and features.abs().max() > HALF_MOST:
@@ -42,7 +42,7 @@ class RowFormat:
         return count * self.width * self.sent.itemsize
 
     def pack(self, table: Tensor, rows: Tensor, seed: int) -> Tensor:
-        """These rows of the table, as bytes."""
+        """These rows of the table, encoded as bytes."""
         if not len(rows):
             return torch.empty(0, dtype=torch.uint8, device=table.device)
         if self.bits:
@@ -55,18 +55,18 @@ class RowFormat:
         return chosen.view(table.dtype).to(self.sent).view(-1).view(torch.uint8)
 
     def unpack(self, data: Tensor, places: Tensor, x: Tensor) -> None:
-        """Into these rows of x."""
+        """Decode rows into these places of x."""
         if not len(places):
             return
         if self.bits:
             kernels_of(x).decode_placed(data, places, self.bits, x)
             return
-        every = torch.arange(len(places), dtype=torch.int32, device=x.device)
-        kernels_of(x).take_rows(data.view(len(places), -1), FORMATS[self.sent], every, places, x)
+        all_rows = torch.arange(len(places), dtype=torch.int32, device=x.device)
+        kernels_of(x).take_rows(data.view(len(places), -1), FORMATS[self.sent], all_rows, places, x)
 
 
 def take(table: Tensor, rows: Tensor, places: Tensor, x: Tensor) -> None:
-    """Rows that this rank holds into these of x."""
+    """Copy rows of a table of this rank into these places of x."""
     if len(rows):
         kernels_of(x).take_rows(_bytes(table), FORMATS[table.dtype], rows, places, x)
 

@@ -1,4 +1,4 @@
-"""Train on sampled batches: what every rank of `thinwire train salient` does."""
+"""Training on sampled batches: the work of each rank of `thinwire train salient`."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -27,17 +27,17 @@ from thinwire.training.window import WARM, Window
 
 
 def train(job: Job[Salient]) -> dict[str, Any]:
-    """From the shard to the result."""
+    """Read the shard, train, and return the result."""
     with Door(limit_s=job.limit_s) as door, own_shard(job, door) as (shard, manifest):
         return Run(job, shard, door, manifest, Topology.read(manifest.folder)).train()
 
 
-# The first one's sum hides behind the backward pass of the rest; each costs a round of small messages.
+# The sum of the first group hides behind the backward pass of the rest. Each group costs a round of small messages.
 GRADIENT_GROUPS = 2
 
 
 class Run(run.Run):
-    """Seeds of its own part, neighbours from the whole graph, features from everywhere; gradients summed every step."""
+    """Trains on seeds of its own part, with neighbours and features of the whole graph. Each step sums gradients."""
 
     model: Stack
 
@@ -52,10 +52,10 @@ class Run(run.Run):
         filled = door.books.take().get(cache.CHANNEL)
         self.cache_fill_bytes = int(self.sum_over_ranks([float(filled.bytes_sent if filled else 0)])[0])
         self._batches: Iterator[Batch] = iter(())
-        self._next = -1  # the epoch that they go on with
-        self._first, self._lost = 0, 0.0  # the step that this epoch begins with, and the loss of those before it
+        self._next = -1  # the epoch that `_batches` continues with; -1: none
+        self._first, self._lost = 0, 0.0  # this epoch's first step after a resume, and the loss of the steps before it
         self._wanted = 0
-        self.forward_least_s = 0.0  # makes a batch's forward pass last so long: an emulated host's pace
+        self.forward_least_s = 0.0  # the least time of a forward pass, to emulate a slower host
         self.predicted = self._predict()
 
     def step(self, epoch: int) -> float:
@@ -70,7 +70,7 @@ class Run(run.Run):
         return lost / self.shard.num_train
 
     def _keep(self, done: int) -> None:
-        """Where epochs are long, a checkpoint now and then within them."""
+        """Save a checkpoint within the epoch, every `checkpoint_steps` steps."""
         every = self.job.checkpoint_steps
         if self.job.out and every and done % every == 0 and done < len(self.loader):
             self.save(done)
@@ -82,17 +82,17 @@ class Run(run.Run):
         self._first, self._lost = state.point.steps, state.facts.get("lost", 0.0)
 
     def _learn(self, batch: Batch) -> float:
-        # Dropout is a matter of the batch, resumed or not.
-        # (torch.manual_seed takes milliseconds: it notes where it was called from, for devices that are not there.)
+        # Dropout depends on the batch alone, also in a resumed run.
+        # (torch.manual_seed takes milliseconds: it records the call stack for devices that are not there.)
         seed = seed_from(self.job.seed, batch.epoch, batch.step, self.door.rank)
         torch.default_generator.manual_seed(seed)
         if batch.x.is_cuda:
             torch.cuda.manual_seed(seed)
         self.optimizer.zero_grad()
-        begun_s = time.perf_counter()
+        start_s = time.perf_counter()
         out = layers.forward(self.model, batch.x, batch.layers)
-        if self.forward_least_s:  # a sleep of 0 gives up the core too
-            time.sleep(max(0.0, begun_s + self.forward_least_s - time.perf_counter()))
+        if self.forward_least_s:  # even a sleep of 0 gives up the core
+            time.sleep(max(0.0, start_s + self.forward_least_s - time.perf_counter()))
         y = batch.y.float() if batch.y.ndim == 2 else batch.y.long()
         total = score.loss_sum(out, y)
         (total / batch.total).backward()
@@ -100,7 +100,7 @@ class Run(run.Run):
         return float(total.detach())
 
     def evaluate(self) -> Tensor:
-        """With all neighbours."""
+        """The model's output for this shard's nodes, with all neighbours."""
         return inference.exact(self.model, self.shard, self.topology, self.door)
 
     def counted(self, books: Mapping[str, ChannelBook]) -> dict[str, float]:
@@ -126,28 +126,28 @@ class Run(run.Run):
         return {**super().result(), "predicted": self.predicted, "cache_fill_bytes": self.cache_fill_bytes}
 
     def window(self) -> Window:
-        """A pipeline of batches is empty at first and runs dry at the end."""
+        """The pipeline is empty at the beginning and drained at the end, so those epochs don't count."""
         return Window(0, WARM, [0.0, 1.0, 1.0, 0.0])
 
     def _predict(self) -> dict[str, Any]:
-        """What VIP says that an epoch will send, over all ranks."""
+        """The predicted traffic of an epoch, over all ranks."""
         n = self.door.world_size
-        own = predict.rows_of(self.loader.question, self.loader.cache.ids, self.job.method.cache_policy)
-        rows = self.sum_over_ranks([own * (rank == self.door.rank) for rank in range(n)])
+        rows_here = predict.rows_of(self.loader.question, self.loader.cache.ids, self.job.method.cache_policy)
+        rows = self.sum_over_ranks([rows_here * (rank == self.door.rank) for rank in range(n)])
         cached = self.sum_over_ranks([float(len(self.loader.cache.ids))])[0]
-        found = predict.traffic(rows, len(self.loader), self.loader.rows)
+        traffic = predict.traffic(rows, len(self.loader), self.loader.rows)
         gradients = n * len(self.loader) * bytes_of(self.model.parameters(), n)
         return {
             "steps": len(self.loader),
             "cached_rows": int(cached),
-            "remote_rows": int(found.rows),
-            "feature_bytes": int(found.feature_bytes),
-            "bytes_per_epoch": int(found.feature_bytes + gradients),
+            "remote_rows": int(traffic.rows),
+            "feature_bytes": int(traffic.feature_bytes),
+            "bytes_per_epoch": int(traffic.feature_bytes + gradients),
         }
 
 
 def check(job: Job[Salient]) -> None:
-    """Raise where a model and a method do not go together."""
+    """Raise if the model's options don't fit the method."""
     if len(job.method.fanouts) != job.layers:
         fanouts = ",".join(map(str, job.method.fanouts))
         raise ValueError(f"{job.layers} layers and fan-outs {fanouts}; give one fan-out for each layer")

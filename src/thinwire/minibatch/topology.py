@@ -1,4 +1,4 @@
-"""The whole graph's edges and labels, which every rank holds: sampling needs no network. Features stay in parts."""
+"""The edges and labels of the whole graph. All ranks hold them, so sampling needs no network. Features stay apart."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Topology:
-    """In-neighbours of every vertex, numbered as in shards: a part is a range."""
+    """The in-neighbours of each vertex. Vertices are numbered as in shards: each part is a range."""
 
     indptr: Array  # int64 [N + 1]
-    indices: Array  # int32 or int64 [M]: whom a vertex draws from
+    indices: Array  # int32 or int64 [M]: the in-neighbours, which a vertex draws from
     starts: Array  # int64 [parts + 1]
     y: Array = field(default_factory=lambda: np.zeros(0, dtype=np.uint8))  # [N] or [N, C]
     split: Array = field(default_factory=lambda: np.zeros(0, dtype=np.uint8))  # uint8 [N]
@@ -41,13 +41,13 @@ class Topology:
 
     @staticmethod
     def read(folder: Path) -> "Topology":
-        """From a folder of shards; their features stay there."""
+        """Read the topology from a folder of shards, without their features."""
         parts = range(graphs.read_manifest(folder).num_parts)
         return Topology.of(graphs.read_shard(folder, part, verify=False, features=False) for part in parts)
 
     @staticmethod
     def of(shards: Iterable[Shard]) -> "Topology":
-        """All of a graph's shards, in order; one at a time is enough."""
+        """From all shards of a graph, in order. An iterator that loads one after the other will do."""
         counts, columns, weights, labels, splits, starts = [], [], [], [], [], [0]
         for shard in shards:
             owned = np.arange(shard.start, shard.start + shard.num_owned)
@@ -70,28 +70,28 @@ class Topology:
         )
 
     def sum_over_targets(self, values: Array) -> Array:
-        """Of each vertex, the sum of `values` over those that it has edges to: float64 [N]."""
+        """For each vertex, the sum of `values` over the vertices that it has edges to: float64 [N]."""
         of_edges = np.repeat(values, np.diff(self.indptr))
         return np.bincount(self.indices, weights=of_edges, minlength=self.num_nodes)
 
     def members(self, split: int) -> list[Array]:
-        """Of each part, its vertices of this split: int64."""
+        """For each part, its vertices of this split: int64."""
         ranges = pairwise(self.starts.tolist())
         return [low + np.flatnonzero(self.split[low:high] == split) for low, high in ranges]
 
     @cached_property
     def loop_weight(self) -> Array:
-        """Of each vertex's loop: its own, of several the last one, or 1 where it has none, as GCN wants it; float32."""
-        found = np.ones(self.num_nodes, dtype=np.float32)
+        """The weight of each vertex's loop as in GCN: the last one of several, 1 if there is none; float32."""
+        loop_weight = np.ones(self.num_nodes, dtype=np.float32)
         if self.edge_weight is not None:
             targets = np.repeat(np.arange(self.num_nodes), np.diff(self.indptr))
             loops = np.flatnonzero(self.indices == targets)
-            found[targets[loops]] = self.edge_weight[loops]
-        return found
+            loop_weight[targets[loops]] = self.edge_weight[loops]
+        return loop_weight
 
     @cached_property
     def looped_degree(self) -> Array:
-        """GCN's: the weights of all other in-edges, and the loop's; float32."""
+        """The degree of each vertex as in GCN: the sum of its in-edges' weights, with one loop; float32."""
         targets = np.repeat(np.arange(self.num_nodes), np.diff(self.indptr))
         weights = np.ones(len(self.indices)) if self.edge_weight is None else self.edge_weight
         weights = np.where(self.indices == targets, 0.0, weights)

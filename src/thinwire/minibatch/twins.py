@@ -1,13 +1,13 @@
-"""Sampling, sums over neighbours and gathering in plain numpy and torch: specification, fallback and test oracle of
-`native/sample.cpp` and `native/neighbours.h`, equal to them bit for bit.
+"""Sampling, sums over neighbours and gathering of rows in plain numpy and torch.
 
-The k-th draw of a batch's row r is a whole number in 0 .. most, from (seed, r, k) alone:
+They are the specification, fallback and test oracle of `native/sample.cpp` and `native/neighbours.h`, and equal to them
+bit for bit. The k-th draw of a batch's row r is an integer in 0 .. most, a function of (seed, r, k) alone:
 
     word = splitmix64(splitmix64(seed) + (r << 20 | k))            modulo 2^64
     draw = (word >> 32) * (most + 1) >> 32
 
-and k of a vertex's d neighbours are chosen by Floyd's rule: for j = d - k .. d - 1 draw from 0 .. j, and take j itself
-where that one is taken already. Each set is equally likely.
+Of a vertex's d neighbours, k are chosen by Floyd's rule: for j = d - k .. d - 1 draw from 0 .. j, and take j itself if
+the drawn one is taken already. Each set of k is equally likely.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ PICK_BITS = np.uint64(20)
 
 
 class Sampler:
-    """As the native one, without threads: a batch is sampled when it is asked for."""
+    """Like the native sampler, but without threads: a batch is sampled when `next` asks for it."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Sampler:
         threads: int,
         ahead: int,
     ) -> None:
-        self._given = {"indptr": indptr, "indices": indices, "starts": starts, "cached": cached}
+        self._graph = {"indptr": indptr, "indices": indices, "starts": starts, "cached": cached}
         self._rank = rank
         self._fanouts = fanouts
         self._with_edges = with_edges
@@ -52,8 +52,8 @@ class Sampler:
         if not self._todo:
             raise IndexError("no batch is left")
         seeds, key = self._todo.pop(0)
-        found = sample(**self._given, rank=self._rank, seeds=seeds, fanouts=self._fanouts, seed=key)
-        return found if self._with_edges else found | {"edges": found["edges"][:0]}
+        batch = sample(**self._graph, rank=self._rank, seeds=seeds, fanouts=self._fanouts, seed=key)
+        return batch if self._with_edges else batch | {"edges": batch["edges"][:0]}
 
 
 def sample(
@@ -66,14 +66,14 @@ def sample(
     fanouts: Sequence[int],
     seed: int,
 ) -> dict[str, Array]:
-    """Vertices in the order in which they are found, rows of all hops but the last as one CSR."""
+    """Vertices in the order of sampling; the rows of all hops but the last as one CSR."""
     num_nodes = len(indptr) - 1
     if len(seeds) and not 0 <= seeds.min() <= seeds.max() < num_nodes:
         wrong = seeds[(seeds < 0) | (seeds >= num_nodes)][0]
         raise ValueError(f"seed {wrong}; vertices are 0 to {num_nodes - 1}")
     key = _splitmix64(np.array(seed, dtype=np.uint64))
     place_of = np.full(num_nodes, -1, dtype=np.int64)
-    place_of[seeds[::-1]] = np.arange(len(seeds))[::-1]  # of one given twice the first
+    place_of[seeds[::-1]] = np.arange(len(seeds))[::-1]  # of a seed given twice, the first place
     nodes, counts = seeds.astype(np.int64), [len(seeds)]
     degrees, edges, columns = [], [], []
     begin = 0
@@ -90,18 +90,18 @@ def sample(
         degrees.append(taken)
         edges.append(positions)
         columns.append(place_of[ids])
-    found = {
+    batch = {
         "nodes": nodes,
         "num_nodes": np.array(counts),
         "indptr": np.concatenate(([0], np.cumsum(np.concatenate(degrees)))).astype(np.int32),
         "columns": np.concatenate(columns).astype(np.int32),
         "edges": np.concatenate(edges),
     }
-    return found | _transposed(found) | _split(nodes, starts, rank, cached)
+    return batch | _transposed(batch) | _split(nodes, starts, rank, cached)
 
 
 def _positions(indptr: Array, nodes: Array, rows: Array, fanout: int, key: Array) -> tuple[Array, Array]:
-    """How many neighbours each row has drawn, and where they stand, row after row."""
+    """The number of neighbours that each row draws, and their places in `indices`, row by row."""
     start, degree = indptr[nodes[rows]], np.diff(indptr)[nodes[rows]] if len(rows) else rows
     some = (degree > fanout) if fanout >= 0 else np.zeros(len(rows), dtype=bool)
     taken = np.where(some, fanout, degree)
@@ -132,30 +132,30 @@ def _splitmix64(z: Array) -> Array:
         return z ^ (z >> np.uint64(31))
 
 
-def _transposed(found: dict[str, Array]) -> dict[str, Array]:
-    """Rows of each column, ascending, and which edges they are: of all layers but the first one computed."""
-    *_, before, num_columns, _ = (0, *found["num_nodes"])
-    num_rows = before if len(found["num_nodes"]) > 2 else 0
-    columns = found["columns"][: found["indptr"][num_rows]]
+def _transposed(batch: dict[str, Array]) -> dict[str, Array]:
+    """The rows of each column, ascending, and their edges. Covers all layers but the first one computed."""
+    *_, before, num_columns, _ = (0, *batch["num_nodes"])
+    num_rows = before if len(batch["num_nodes"]) > 2 else 0
+    columns = batch["columns"][: batch["indptr"][num_rows]]
     order = np.argsort(columns, kind="stable").astype(np.int32)
-    rows = np.repeat(np.arange(num_rows, dtype=np.int32), np.diff(found["indptr"][: num_rows + 1]))
+    rows = np.repeat(np.arange(num_rows, dtype=np.int32), np.diff(batch["indptr"][: num_rows + 1]))
     readers = np.bincount(columns, minlength=num_columns)
     ends = np.concatenate(([0], np.cumsum(readers))).astype(np.int32)
     return {"column_ptr": ends, "rows": rows[order], "row_edges": order}
 
 
 def _split(nodes: Array, starts: Array, rank: int, cached: Array) -> dict[str, Array]:
-    """What this rank owns, what it has cached, and what it wants of whom."""
+    """The vertices that this rank owns, those in its cache, and those to fetch, by owner."""
     owner = np.searchsorted(starts, nodes, side="right") - 1
     slot = np.searchsorted(cached, nodes) if len(cached) else np.zeros(len(nodes), dtype=np.int64)
     hit = cached[np.minimum(slot, len(cached) - 1)] == nodes if len(cached) else np.zeros(len(nodes), dtype=bool)
-    own = owner == rank
-    hit &= ~own
-    wanted = np.flatnonzero(~own & ~hit)
+    owned = owner == rank
+    hit &= ~owned
+    wanted = np.flatnonzero(~owned & ~hit)
     wanted = wanted[np.argsort(owner[wanted], kind="stable")]
     return {
-        "own_at": np.flatnonzero(own).astype(np.int32),
-        "own_rows": (nodes[own] - starts[rank]).astype(np.int32),
+        "own_at": np.flatnonzero(owned).astype(np.int32),
+        "own_rows": (nodes[owned] - starts[rank]).astype(np.int32),
         "cached_at": np.flatnonzero(hit).astype(np.int32),
         "cached_rows": slot[hit].astype(np.int32),
         "wanted_at": wanted.astype(np.int32),
@@ -193,7 +193,7 @@ def sum_readers(
 def _add_scaled(
     out: Tensor, places: Tensor, x: Tensor, weight: Tensor | None, edges: Tensor, scale: Tensor | None, rows: Tensor
 ) -> None:
-    """In the order given: the same sums in the same order as the native kernels."""
+    """Adds in the order of the arguments, which is that of the native kernels: so sums are equal bit for bit."""
     by = torch.ones(len(x), device=x.device) if weight is None else weight[edges]
     by = by if scale is None else by * scale[rows]
     out.zero_().index_add_(0, places, by[:, None] * x)
@@ -213,12 +213,12 @@ def take_rows(table: Tensor, stored: int, rows: Tensor, places: Tensor, out: Ten
 
 
 def encode_taken(table: Tensor, stored: int, rows: Tensor, bits: int, seed: int, out: Tensor) -> bool:
-    """What encode_uniform makes of table[rows]."""
+    """encode_uniform of table[rows]."""
     return encode_uniform(table[rows.long()].view(FORMATS[stored]).float(), bits, seed, out)
 
 
 def decode_placed(data: Tensor, places: Tensor, bits: int, out: Tensor) -> None:
-    """out[places[i]] = row i of what decode_uniform makes of the data."""
+    """out[places[i]] = row i of the data decoded by decode_uniform."""
     rows = out.new_empty(len(places), out.shape[1])
     decode_uniform(data, bits, rows)
     out[places.long()] = rows

@@ -1,4 +1,4 @@
-"""Methods of training on sampled batches, one a file."""
+"""Methods of training on sampled batches, one per file."""
 
 from thinwire.minibatch.methods.salient import POLICIES, Salient
 

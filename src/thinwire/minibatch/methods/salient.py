@@ -9,7 +9,7 @@ from thinwire.training.method import Method
 Policy = Literal["vip", "degree", "halo", "paths", "simulation", "oracle", "none"]
 Rows = Literal["auto", "float32", "float16", "uniform:8", "uniform:4", "uniform:2", "uniform:1"]
 POLICIES: tuple[str, ...] = get_args(Policy)
-# Of one hop; the sampler counts picks in 20 bits.
+# The largest fan-out of a hop: the sampler counts picks in 20 bits.
 MOST_FANOUT = (1 << 20) - 1
 
 
@@ -55,11 +55,11 @@ class Salient(Method):
             raise ValueError(f"threads is {self.threads}; give 1 or more")
 
     def for_layers(self, layers: int) -> Self:
-        """With a fan-out for each layer; the usual ones are as many as needed."""
+        """The same method with one fan-out for each layer. The default fan-outs are cut or extended as needed."""
         usual = Salient.fanouts
         if self.fanouts == usual:
             return replace(self, fanouts=(*usual, *[usual[-1]] * layers)[:layers])
         if len(self.fanouts) != layers:
-            given = ",".join(map(str, self.fanouts))
-            raise ValueError(f"{layers} layers and fan-outs {given}; give a fan-out for each layer, like 15,10,5")
+            fanouts = ",".join(map(str, self.fanouts))
+            raise ValueError(f"{layers} layers and fan-outs {fanouts}; give a fan-out for each layer, like 15,10,5")
         return self
