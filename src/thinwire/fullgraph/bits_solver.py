@@ -63,7 +63,7 @@ class Outline:
 
 @dataclass(frozen=True)
 class Pair:
-    """Rows from one rank to another in one exchange: their round, the time of bytes, and the variance at bytes."""
+    """Rows from one rank to another in one exchange: their round, the time of bytes, the variance over bytes."""
 
     round: int
     line: Hinge

@@ -18,7 +18,7 @@ from thinwire.fullgraph.trial import RELATIVE, SLACK, Differs, Own, Run, alike, 
 from thinwire.graphs import Shard
 from thinwire.links import Door
 
-# A gradient must differ in each draw: near a kink (a ReLU's, say) rounding alone can change a gradient in one of them.
+# A gradient must differ in each draw to be refused: near a kink (a ReLU's) rounding alone can change it in one draw.
 DRAWS = 3
 # A relative change of features, a hundred times float32's rounding. What it moves bounds what rounding can move.
 NUDGE = 1e-5

@@ -15,7 +15,7 @@ class Clock:
     def __init__(self, method: Method, seed: int, shard: Shard, rank: int) -> None:
         self.method = method
         self.epoch = -1  # no epoch has begun
-        self.lowest: object = None  # the halo of this pass nearest to the features: the last one to send backward
+        self.lowest: object = None  # the first halo that sends in this pass; backward it sends last
         self.drawn: Codecs | None = None  # the codecs of this epoch's forward messages, if the method draws them
         self._run_seed, self._shard, self._rank = seed, shard, rank
 

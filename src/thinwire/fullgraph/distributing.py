@@ -287,7 +287,7 @@ class DistributedState:
     def restore(self, epoch: int, state: dict[str, Tensor]) -> None:
         """Go on after this epoch, from what `state` returned. From an empty state, the next epoch is synchronous."""
         self.clock.epoch = epoch
-        for layer in self.layers:  # a layer that is called several times in a pass has several halos
+        for layer in self.layers:  # a layer called several times in a pass needs its later halos before that pass
             while any(f"/{layer.name}.{len(layer.halos)}." in name for name in state):
                 layer.add_halo()
 

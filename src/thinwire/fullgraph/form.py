@@ -12,7 +12,7 @@ from thinwire.fullgraph.split_rows import SplitRows
 
 
 class Form:
-    """Uses a fixed sparse matrix if the layer's aggregation is one, else by the layer's code on parts of rows."""
+    """Uses a fixed sparse matrix if the layer's aggregation is one, else the layer's own code on parts of the rows."""
 
     def __init__(self, conv: MessagePassing, name: str, sums: Sums) -> None:
         self.name = name or type(conv).__name__

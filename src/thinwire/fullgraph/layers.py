@@ -26,8 +26,8 @@ class SplitSum:
 
     def __init__(self, num_owned: int, num_halo: int, rows: Tensor, columns: Tensor, weights: Tensor) -> None:
         remote = columns >= num_owned
-        self._own = self._part(num_owned, rows[~remote], columns[~remote], weights[~remote], num_owned)
-        self._far = self._part(num_owned, rows[remote], columns[remote] - num_owned, weights[remote], num_halo)
+        self._owned = self._part(num_owned, rows[~remote], columns[~remote], weights[~remote], num_owned)
+        self._remote = self._part(num_owned, rows[remote], columns[remote] - num_owned, weights[remote], num_halo)
 
     def __call__(
         self, x_ND: Tensor, halo: Halo, beside: Callable[[], Tensor] | None = None
@@ -35,13 +35,13 @@ class SplitSum:
         """The sums, and the result of `beside`: work that needs no neighbours, done while halo rows travel."""
         if not halo.travels(x_ND):
             # Features don't change, so neither does their sum: it is kept.
-            total = halo.once(x_ND, lambda: self._far.add_to(self._own @ x_ND, halo.ask(x_ND)), by=self)
+            total = halo.once(x_ND, lambda: self._remote.add_to(self._owned @ x_ND, halo.ask(x_ND)), by=self)
             return total, beside() if beside else None
-        halo.reads = self._far
+        halo.reads = self._remote
         token = halo.post(x_ND)
-        owned_sum = self._own @ x_ND
+        owned_sum = self._owned @ x_ND
         beside_rows = beside() if beside else None
-        return self._far.add_to(owned_sum, halo.wait(token)), beside_rows
+        return self._remote.add_to(owned_sum, halo.wait(token)), beside_rows
 
     @staticmethod
     def _part(num_rows: int, rows: Tensor, columns: Tensor, weights: Tensor, num_columns: int) -> Adjacency:

@@ -34,12 +34,12 @@ class Run(run.Run):
 
     def __init__(self, job: Job[Method], shard: Shard, door: Door, manifest: Manifest) -> None:
         sizes = {"num_features": shard.x.shape[1], "num_classes": shard.num_classes}
-        own = is_own(job.model)
-        self.messages = [] if own else self._messages(job, manifest, **sizes)
-        plain = (build_own if own else build)(job, **sizes).to(shard.x.device)
-        self._edges = _asked_for(plain, shard) if own else {"edge_index": None, "edge_weight": shard.edge_weight}
+        own_model = is_own(job.model)
+        self.messages = [] if own_model else self._messages(job, manifest, **sizes)
+        plain = (build_own if own_model else build)(job, **sizes).to(shard.x.device)
+        self._edges = _asked_for(plain, shard) if own_model else {"edge_index": None, "edge_weight": shard.edge_weight}
         cost = read_cost(job.profile)
-        model = distribute(plain, shard, door, job.method, seed=job.seed, cost=cost, check=own and job.check)
+        model = distribute(plain, shard, door, job.method, seed=job.seed, cost=cost, check=own_model and job.check)
         super().__init__(job, shard, door, manifest, model)
         self.distributed: DistributedState = self.model.distributed  # type: ignore[assignment]
         self.x = shard.x.float()

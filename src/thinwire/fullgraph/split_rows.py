@@ -111,9 +111,9 @@ class SplitRows:
         )
         return central, marginal
 
-    def _rows(self, half: _Half, read: Tensor, own: Tensor, edges: Edges, most: int | None) -> Tensor:
+    def _rows(self, half: _Half, read: Tensor, x_ND: Tensor, edges: Edges, most: int | None) -> Tensor:
         values = {name: half.values(value, self._fill) for name, value in edges.values.items()}
-        pair = (read.index_select(0, half.sources), own[half.first : half.last])
+        pair = (read.index_select(0, half.sources), x_ND[half.first : half.last])
         before = getattr(self._conv, "add_self_loops", None)
         if self._loops:
             self._conv.add_self_loops = False  # type: ignore[assignment]

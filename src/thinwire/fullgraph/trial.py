@@ -330,13 +330,13 @@ class _KnownHalo:
         return run.halo(self._name, x)
 
 
-def alike(own: Tensor, right: Tensor, moved: float) -> bool:
+def alike(value: Tensor, right: Tensor, moved: float) -> bool:
     """Whether both are equal up to float32 rounding. `moved`: how far a small change of the features moves them."""
     if not right.numel() or not (right.is_floating_point() or right.is_complex()):
-        return bool(torch.equal(own, right))
+        return bool(torch.equal(value, right))
     sizes = right.abs()
     slack = SLACK * moved + RELATIVE * float(sizes[sizes.isfinite()].max() if sizes.isfinite().any() else 0)
-    return torch.allclose(own, right, rtol=RELATIVE, atol=slack, equal_nan=True)
+    return torch.allclose(value, right, rtol=RELATIVE, atol=slack, equal_nan=True)
 
 
 def furthest(a: Tensor, b: Tensor) -> float:

@@ -28,7 +28,7 @@ def untouched(model: nn.Module, *, seed: int, device: torch.device) -> Iterator[
     """Within this block the model uses copies of its weights and buffers, and random numbers come from `seed`."""
     modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
     before = [{name: _kept(value) for name, value in vars(module).items()} for module in modules]
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002 (theirs, whatever they use)
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002 (a user's model may use the old generator)
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             _copy_weights(modules)

@@ -37,10 +37,10 @@ class Sampled:
     wanted_from: tuple[int, ...]
 
     @staticmethod
-    def of(found: dict[str, Array]) -> "Sampled":
-        numbers: dict[str, Any] = {name: tuple(found[name].tolist()) for name in ("num_nodes", "wanted_from")}
+    def of(arrays: dict[str, Array]) -> "Sampled":
+        numbers: dict[str, Any] = {name: tuple(arrays[name].tolist()) for name in ("num_nodes", "wanted_from")}
         tensors: dict[str, Any] = {
-            name: torch.from_numpy(array) for name, array in found.items() if name not in numbers
+            name: torch.from_numpy(array) for name, array in arrays.items() if name not in numbers
         }
         return Sampled(**tensors, **numbers)
 
@@ -93,9 +93,9 @@ class Layer:
     @cached_property
     def transposed(self) -> tuple[Tensor, Tensor, Tensor]:
         """By source: where its targets begin, the targets, their edges. The sampler makes it for all but layer 0."""
-        of = self._sampled
+        sampled = self._sampled
         if self._number > 0:
-            return of.column_ptr[: self.num_sources + 1], of.rows, of.row_edges
+            return sampled.column_ptr[: self.num_sources + 1], sampled.rows, sampled.row_edges
         order = torch.argsort(self.columns, stable=True)
         starts = torch.zeros(self.num_sources + 1, dtype=torch.int32, device=order.device)
         counts = torch.bincount(self.columns, minlength=self.num_sources)

@@ -105,13 +105,13 @@ class Pipeline:
     def _finish(self, batch: _Underway) -> tuple[Sampled, Tensor]:
         assert batch.rows is not None
         self._door.step = batch.number
-        of = batch.sampled
-        x = empty((len(of.nodes), self._rows.width), torch.float32, self._x.device)
-        take(self._x, of.own_rows, of.own_at, x)
-        take(self._cache.x, of.cached_rows, of.cached_at, x)
-        places = of.wanted_at.split(list(of.wanted_from))
+        sampled = batch.sampled
+        x = empty((len(sampled.nodes), self._rows.width), torch.float32, self._x.device)
+        take(self._x, sampled.own_rows, sampled.own_at, x)
+        take(self._cache.x, sampled.cached_rows, sampled.cached_at, x)
+        places = sampled.wanted_at.split(list(sampled.wanted_from))
         parts = batch.rows.wait()
         with self._door.books.coding(f"{self._channel}.rows"):
             for part, at in zip(parts, places, strict=True):
                 self._rows.unpack(part, at, x)
-        return of, x
+        return sampled, x

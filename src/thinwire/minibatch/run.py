@@ -71,8 +71,8 @@ class Run(run.Run):
 
     def _keep(self, done: int) -> None:
         """Save a checkpoint within the epoch, every `checkpoint_steps` steps."""
-        every = self.job.checkpoint_steps
-        if self.job.out and every and done % every == 0 and done < len(self.loader):
+        interval = self.job.checkpoint_steps
+        if self.job.out and interval and done % interval == 0 and done < len(self.loader):
             self.save(done)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -112,7 +112,7 @@ class Run(run.Run):
         return {"feature_bytes": features, "remote_rows": rows, "float32_bytes": full}
 
     def planned(self) -> dict[str, Any]:
-        begun = {"first_step": self._first} if self._first else {}  # what the event counts is of the rest of the epoch
+        begun = {"first_step": self._first} if self._first else {}  # the event counts the rest of the epoch only
         self._first = 0
         return begun | {
             "predicted_bytes": self.predicted["bytes_per_epoch"],

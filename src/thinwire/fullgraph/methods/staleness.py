@@ -33,8 +33,8 @@ def window(sync_every: int) -> Window:
         return Window(0, WARM, [0.0, 0.0, *even()])
     turn = next(epoch for epoch in count(WARM + 3) if is_turn(epoch, sync_every))
     kinds = [_kind(epoch, sync_every) for epoch in range(turn, turn + 2 + NOTED)]
-    often = Counter(_kind(epoch, sync_every) for epoch in range(turn, turn + sync_every))
-    shares = {kind: often[kind] / (kinds.count(kind) * sync_every) for kind in often}
+    counts = Counter(_kind(epoch, sync_every) for epoch in range(turn, turn + sync_every))
+    shares = {kind: counts[kind] / (kinds.count(kind) * sync_every) for kind in counts}
     return Window(turn - WARM - 2, WARM, [0.0, 0.0, *(shares[kind] for kind in kinds)])
 
 
