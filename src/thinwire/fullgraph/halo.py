@@ -60,7 +60,7 @@ class Halo:
         return self.reads is None or (trace is not None and trace.counts_by_gradient)
 
     def travels(self, x_ND: Tensor) -> bool:
-        """Whether the method's messages carry these rows and their gradients; else they are fetched in float32."""
+        """Whether these rows and their gradients go by `post` and `wait`; else the rows are fetched in float32."""
         return x_ND.requires_grad and self.door.world_size > 1
 
     def way(self) -> tuple[Wire, Wire, bool]:
