@@ -173,7 +173,7 @@ def _pass(
 
 
 def _share(door: Door, passes: Sequence["_Pass"]) -> float:
-    """Seconds that pass per second of computation: 1 where a rank has its own processor, 2 where two ranks share one."""
+    """Seconds that pass per second of computation: 1 where a rank has its own processor, 2 where two share one."""
     whole_s, busy_s = columns.means(door, [[step.backward_s, step.busy_s] for step in passes])
     return max(1.0, whole_s / max(busy_s, 1e-9))
 
@@ -234,7 +234,7 @@ def _left_alone(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> It
 
 
 def _wires(door: Door, device: torch.device) -> tuple[dict[str, Hinge], float]:
-    """Each collective's seconds as a function of a rank's bytes; and the seconds that a rank itself takes to post one."""
+    """Each collective's seconds as a function of a rank's bytes; and the seconds a rank itself takes to post one."""
     n = door.world_size
     kinds = (ALL_GATHER, ALL_REDUCE, "all_to_all")
     if n == 1:
