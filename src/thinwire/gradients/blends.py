@@ -161,8 +161,8 @@ def _without_worse(groups: Groups, blend: Blend, best: Grouping) -> Groups:
 
 
 def corners_of(groups: Groups) -> list[Blend]:
-    """Blends with all weight on one path: compute and decompression alone; the channel from the first group to the last;
-    compute, then the channel for the last group alone; decompression alone.
+    """Blends with all weight on one path: compute and decompression alone; the channel from the first group to the
+    last; compute, then the channel for the last group alone; decompression alone.
     """
     n = groups.num_tensors
     none, first, last = np.zeros(n + 1), np.zeros(n + 1), np.zeros(n + 1)

@@ -92,7 +92,7 @@ class Labels:
         self._count[0] = self._num = 1
 
     def extended(self, groups: Groups, rows: Ints, start: Ints) -> tuple[Array, Ints, Ints]:
-        """Add each of these groups to all labels that end where it starts: new values, labels extended, groups added."""
+        """Add each group to all labels that end where it starts: new values, labels extended, groups added."""
         counts = self._count[start]
         group = np.repeat(rows, counts)
         source = np.repeat(self._begin[start] - (np.cumsum(counts) - counts), counts) + np.arange(len(group))
