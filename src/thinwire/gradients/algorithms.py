@@ -1,13 +1,13 @@
-"""What gradients can go through, by name: a codec, what is remembered of its losses, and how payloads can meet.
+"""Compression algorithms by name: a codec, what is remembered of its losses, and how payloads can be exchanged.
 
 none                  float32, summed on the way
-float16 bfloat16      likewise in two bytes
+float16 bfloat16      two bytes a value, summed on the way
 sign ternary          one or two bits a value (EF-SignSGD, TernGrad)
-qsgd:4:128 uniform:4  a few bits, bucket by bucket (QSGD)
-topk:0.01             the largest hundredth, k counted tensor by tensor
-randomk:0.01          a hundredth that the seed picks; summed on the way, since all ranks pick the same
+qsgd:4:128 uniform:4  a few bits a value, each bucket with its own scale (QSGD)
+topk:0.01             the largest hundredth of each tensor's values
+randomk:0.01          a hundredth, picked by the seed; summed on the way, since all ranks pick the same places
 dgc:0.01              topk with momentum correction (Deep Gradient Compression); the optimizer then has no momentum
-dgc:0.01:masked       and, as published, momentum that is forgotten where values were sent
+dgc:0.01:masked       the same, and momentum becomes zero where values were sent, as published
 """
 
 from dataclasses import dataclass
@@ -19,32 +19,32 @@ NONE = "none"
 DENSE = ("float16", "bfloat16")
 ALL_REDUCE, ALL_GATHER, TWO_STEP = "all_reduce", "all_gather", "two_step"
 RESIDUAL, MOMENTUM, MASKED = "residual", "momentum", "masked"
-# Values of a row that has a range of its own, where a codec works by rows.
+# Values in a row, for codecs that give each row a range of its own.
 ROW = 512
-# What `auto` chooses from: nothing here needs another optimizer or learning rate.
+# The codecs that `auto` chooses from. None of them needs another optimizer or learning rate.
 AUTO = (NONE, "bfloat16", "uniform:8", "qsgd:4:128", "sign", "topk:0.01")
-# By what it does to gradients; each next choice must make a step so many times as fast.
+# The choices of `auto`, from mild to lossy. A lossier one must be predicted to make a step LEAST_GAIN times as fast.
 MILDEST_FIRST = (AUTO[:1], AUTO[:2], AUTO)
 LEAST_GAIN = 1.1
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One of the names above, taken apart."""
+    """One of the names above, parsed."""
 
     spec: str
     codec: Codec | None  # None: float32 as it is
-    memory: str  # of what the codec lost: RESIDUAL, MOMENTUM, MASKED or none
-    primitives: tuple[str, ...]  # by which payloads can meet
+    memory: str  # what is remembered: RESIDUAL, MOMENTUM, MASKED, or "" for nothing
+    primitives: tuple[str, ...]  # by which payloads can be exchanged
 
     @property
     def has_momentum(self) -> bool:
-        """Its own: the optimizer must have none."""
+        """Whether it has momentum of its own, so that the optimizer must have none."""
         return self.memory in (MOMENTUM, MASKED)
 
     @property
     def ratio(self) -> float:
-        """The share of values that is sent: 1 but for sparse codecs."""
+        """The share of values that is sent: 1 unless the codec is sparse."""
         return self.codec.ratio if isinstance(self.codec, TopK) else 1.0
 
 
@@ -71,6 +71,6 @@ def algorithm(spec: str, *, feedback: bool = True) -> Algorithm:
     if isinstance(codec, Uniform):
         codec = Bucketed(codec, ROW)
     if feedback and isinstance(codec, Bucketed | QSGD | Ternary):
-        codec = Fitted(codec)  # unbiased ones may lose more than there was; memory must not grow
-    met = (ALL_REDUCE,) if name == "randomk" else (ALL_GATHER, TWO_STEP)
-    return Algorithm(spec, codec, memory, met)
+        codec = Fitted(codec)  # an unbiased codec may lose more than the norm of its input, and memory would grow
+    primitives = (ALL_REDUCE,) if name == "randomk" else (ALL_GATHER, TWO_STEP)
+    return Algorithm(spec, codec, memory, primitives)

@@ -1,4 +1,4 @@
-"""Groups whose payloads go from everybody to everybody: (n - 1) c bytes a rank, and each rank adds up all of them."""
+"""Groups whose payloads go from each rank to all: (n - 1) c bytes a rank, and each rank adds up all payloads."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Groups whose values are summed on the way: as they are, in two bytes, or those that one seed picks on all ranks."""
+"""Groups whose values are summed on the way: in float32, in two bytes, or values at places that all ranks share."""
 
 from collections.abc import Callable
 
@@ -52,8 +52,8 @@ class Dense(Group):
         return sum(self.sizes) * (4 if self.algorithm.spec == NONE else 2) * 2 * (n - 1) / n
 
     def _share(self, gradient: Tensor) -> Tensor:
-        """This rank's part of the mean. In place: no copy is made of what goes out as it is."""
-        if self._memory.tensors():  # a debt, which is without the loss scale
+        """This rank's part of the mean. Computed in place, so that float32 gradients are sent without a copy."""
+        if self._memory.tensors():  # a debt; memory is without the loss scale
             gradient.copy_(self._memory.compensate(gradient.float() / self.scale) * self.scale)
         gradient.mul_(1 / self._parameters.door.world_size)
         return gradient if self.algorithm.spec == NONE else gradient.to(getattr(torch, self.algorithm.spec))
@@ -80,7 +80,7 @@ class AllReduce(Coded):
     def _send(self, payload: Tensor) -> None:
         values = payload[:-1].view(torch.float32)
         if payload[-1] == NOT_FINITE:
-            values.fill_(torch.nan)  # which goes through every sum
+            values.fill_(torch.nan)  # a sum that contains NaN is NaN on all ranks
         self._sum = self._parameters.door.all_reduce(values, channel=self._parameters.channel)
 
     def _receive(self, total: Tensor) -> bool:
@@ -92,5 +92,5 @@ class AllReduce(Coded):
 
 
 def _is_finite(x: Tensor) -> bool:
-    """A sum is one quick pass, and says so unless values are so large that it overflows."""
+    """Whether all values are finite. A finite sum proves it in one quick pass; large values may overflow the sum."""
     return bool(x.sum().isfinite()) or bool(x.isfinite().all())

@@ -1,14 +1,14 @@
-"""What no plan can undercut: blends of critical paths.
+"""Lower bounds for plans: blends of critical paths.
 
-A plan is as long as the longest of its paths: compute up to the group of some tensor x, the channel from there up to
-the group of some z, decompression from there on; or compute and decompression alone. So it is no shorter than any blend
-of paths. Let X(e) be the weight of those with x behind e, Z(e) of those with z up to e, K of the last one. The group
-(e', e] adds
+A plan takes as long as the longest of its paths. A path is compute up to the group of some tensor x, the channel from
+there up to the group of some tensor z, and decompression from there on; or it is compute and decompression alone. So a
+plan is no shorter than any blend, which is a weighted mean of paths. Let X(e) be the weight of the paths with x behind
+e, Z(e) of those with z up to e, and K of compute and decompression alone. The group (e', e] adds
 
     (K + X(e')) (b + h) + (1 - K - X(e) - Z(e')) g + (K + Z(e)) d
 
-and the plan that a blend makes cheapest is a shortest path. A good blend makes even that one long. It bounds all plans,
-those that go on from a label, and those that hold a certain group. Pure.
+to the blend, so the plan for which a blend is shortest is a shortest path over groups. A good blend is long even for
+that plan. It bounds all plans, the plans that extend a label, and the plans that hold a certain group. Pure.
 """
 
 from dataclasses import dataclass, replace
@@ -18,17 +18,22 @@ import numpy as np
 from thinwire.gradients.groupings import PROOF, GroupCosts, Grouping, Groups, Ints, paths
 from thinwire.gradients.timeline import Array
 
-# Tensors whose groups a path may turn at, and paths that bound a label.
+# Tensors at whose groups a path may turn (x and z), and blends that bound a label.
 TURNS, BLENDS = 64, 8
-# By how large a share of the time a path may fall short and still get a fair weight at first.
+# A path that is shorter than the best plan by this share of its time starts with a weight smaller by a factor of e.
 WARMTH = 0.02
-# Groups that are priced in a round of blending, over all its steps; and the most steps, if there are as many tensors.
+# Groups that are priced in all steps of one round of blending; and the most steps of a round,
+# which has no more steps than there are tensors.
 PRICED, STEPS = 20_000_000, 100
 
 
 @dataclass(frozen=True)
 class Blend:
-    """Weights of paths: K, X, Z; the price of a group, where their number is limited; what there is to go."""
+    """Weights of paths: K, X and Z.
+
+    `price` is what each group costs in addition where their number is limited. `to_go` is the least that the groups
+    from each tensor to the end add to the blend.
+    """
 
     compute: float
     later: Array
@@ -37,6 +42,7 @@ class Blend:
     to_go: Array
 
     def cost(self, groups: Groups) -> Array:
+        """What each group adds to the blend."""
         hold, send, finish = groups.parts
         cost = (self.compute + self.later)[groups.start] * hold
         cost += ((1 - self.compute - self.later)[groups.end] - self.earlier[groups.start]) * send
@@ -44,21 +50,21 @@ class Blend:
         return cost + self.price
 
     def weights(self) -> Array:
-        """The weights of C, D, M, Q and the number of groups, a row a tensor."""
+        """The weights of C, D, M, Q and the number of groups, one row for each tensor."""
         same = np.ones(len(self.later))
         on_channel = 1 - self.compute - self.later - self.earlier
         return np.stack((self.later, on_channel, self.earlier, self.compute * same, self.price * same), axis=1)
 
 
 class Blender:
-    """Shifts weight to the paths on which the plan that suits it best is long."""
+    """Improves a blend: shifts weight to the paths that are long in the plan for which the blend is shortest."""
 
     def __init__(self, groups: Groups, best: Grouping, parts: GroupCosts, most: int | None) -> None:
         self._most = most
         n = groups.num_tensors
         self._turns = np.unique(np.linspace(1, n, min(n, TURNS)).round().astype(np.int64))
         self._allowed = np.triu(np.ones((len(self._turns), len(self._turns)), dtype=bool))
-        # Much weight for paths that are long in a plan that is good already.
+        # At first much weight lies on the paths that are long in a plan that is already good.
         compute, lengths = self._lengths(parts, np.array(best.ends))
         warmth = WARMTH * best.seconds or 1.0
         self._weights = np.where(self._allowed, np.exp((lengths - best.seconds) / warmth), 0.0) / len(self._turns)
@@ -71,11 +77,12 @@ class Blender:
         self.bound_s = max(float(blend.to_go[0]) for blend in self.corners)
 
     def chosen(self) -> list[Blend]:
-        """A few of the blends with high bounds, spread so that they differ."""
+        """A few of the blends with high bounds, evenly spread over the ranking so that they differ."""
         ranked = sorted(self._blends, key=lambda blend: -blend.to_go[0])
-        return [ranked[at] for at in np.unique(np.linspace(0, len(ranked) - 1, BLENDS).astype(int))]
+        return [ranked[index] for index in np.unique(np.linspace(0, len(ranked) - 1, BLENDS).astype(int))]
 
     def improve(self, groups: Groups, best: Grouping) -> tuple[Groups, Grouping]:
+        """One round of blending: the groups that a better plan may still hold, and the best plan so far."""
         for blend in self.corners:
             groups = _without_worse(groups, blend, best)
             if not len(groups.start):
@@ -83,12 +90,12 @@ class Blender:
         for step in range(min(max(PRICED // len(groups.start), 10), groups.num_tensors, STEPS)):
             blend, choice = self._blend(groups)
             length = float(blend.to_go[0])
-            if np.isinf(length):  # what is left of the groups makes no plan
+            if np.isinf(length):  # the remaining groups make no plan
                 return groups.only(np.zeros(0, dtype=np.int64)), best
             rows = groups.along(choice)
-            found = groups.plan(rows)
-            if found.seconds < best.seconds and (self._most is None or len(rows) <= self._most):
-                best = found
+            plan = groups.plan(rows)
+            if plan.seconds < best.seconds and (self._most is None or len(rows) <= self._most):
+                best = plan
             if length > self.bound_s:
                 self.bound_s, self._stalled = length, 0
             else:
@@ -105,6 +112,7 @@ class Blender:
         return groups, best
 
     def _blend(self, groups: Groups) -> tuple[Blend, Ints]:
+        """The blend of the current weights, and the choices of the plan for which it is shortest."""
         n = groups.num_tensors
         later, earlier = np.zeros(n + 1), np.zeros(n + 1)
         later[self._turns - 1] = self._weights.sum(axis=1)
@@ -114,7 +122,7 @@ class Blender:
         return replace(blend, to_go=to_go), choice
 
     def _shift(self, parts: GroupCosts, ends: Ints, best_s: float, length: float) -> None:
-        """A step by the rule of Polyak, with weights multiplied."""
+        """One step of Polyak's length, by which weights are multiplied."""
         compute, lengths = self._lengths(parts, ends)
         excess, alone = np.where(self._allowed, lengths - length, 0.0), compute - length
         spread = float((self._weights * excess**2).sum() + self._compute * alone**2)
@@ -131,20 +139,20 @@ class Blender:
             self._price = max(0.0, self._price + missing * surplus / (1 + surplus**2))
 
     def _lengths(self, parts: GroupCosts, ends: Ints) -> tuple[float, Array]:
-        """The length of the path of compute alone, and of the paths that turn at x and z, for every such pair."""
+        """The length of compute and decompression alone, and of the paths that turn at x and z, for every such pair."""
         compute, before, behind = paths(parts)
         at = np.searchsorted(ends, self._turns)
         return compute, before[at][:, None] + behind[at]
 
     def _normalise(self) -> None:
-        """No weight vanishes for good: what is multiplied could never come back."""
+        """Weights of sum 1, none quite zero: weights are only ever multiplied, and zero would stay zero."""
         total = float(self._weights.sum()) + self._compute
         self._weights = np.where(self._allowed, np.maximum(self._weights / total, 1e-30), 0.0)
         self._compute = max(self._compute / total, 1e-30)
 
 
 def _without_worse(groups: Groups, blend: Blend, best: Grouping) -> Groups:
-    """Less those with which the blend is too long already."""
+    """The groups without those that already make the blend as long as the best plan."""
     cost = blend.cost(groups)
     least = blend.to_go[groups.end] + cost
     least += groups.reached(cost)[groups.start]
@@ -153,12 +161,13 @@ def _without_worse(groups: Groups, blend: Blend, best: Grouping) -> Groups:
 
 
 def corners_of(groups: Groups) -> list[Blend]:
-    """All weight on one path: compute alone; the channel from the first group to the last; the last group alone; what
-    is left of decompression."""
+    """Blends with all weight on one path: compute and decompression alone; the channel from the first group to the
+    last; compute, then the channel for the last group alone; decompression alone.
+    """
     n = groups.num_tensors
     none, first, last = np.zeros(n + 1), np.zeros(n + 1), np.zeros(n + 1)
     first[0] = last[-1] = 1.0
-    found = []
+    blends = []
     for compute, later, earlier in (
         (1.0, none, none),
         (0.0, first, last),
@@ -166,5 +175,5 @@ def corners_of(groups: Groups) -> list[Blend]:
         (0.0, none, 1 + none),
     ):
         blend = Blend(compute, later, earlier, 0.0, none)
-        found.append(replace(blend, to_go=groups.cheapest(blend.cost(groups))[0]))
-    return found
+        blends.append(replace(blend, to_go=groups.cheapest(blend.cost(groups))[0]))
+    return blends

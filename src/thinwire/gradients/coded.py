@@ -1,6 +1,6 @@
-"""Gradients that travel as a codec's bytes, with one byte more that says whether all values were finite.
+"""Gradients that travel as a codec's bytes, followed by one byte that says whether all values were finite.
 
-All ranks see all of these bytes, so that they agree on what became of the step.
+All ranks learn from these bytes, and in the same way, whether the step counts.
 """
 
 from abc import abstractmethod
@@ -22,7 +22,7 @@ FINE, NOT_FINITE = 0, 1
 class Coded(Group):
     """Compensate, encode, send; receive, add up in the order of ranks, average."""
 
-    _is_summed: ClassVar[bool]  # payloads are, on the way
+    _is_summed: ClassVar[bool]  # whether payloads are summed on the way
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Coded(Group):
         slices: Sequence[Sequence[int]],
         slice_debt: SliceDebt | None = None,
     ) -> None:
-        """`slices`: of each part that is encoded by itself, the sizes of the tensors' pieces in it."""
+        """`slices`: for each part that is encoded by itself, the sizes of the tensors' pieces in it."""
         super().__init__(parameters, memory, slice_debt)
         self._slices, self._lengths = slices, [sum(pieces) for pieces in slices]
         self._step, self._ratio = 0, 0.0
@@ -43,7 +43,7 @@ class Coded(Group):
 
     @abstractmethod
     def _receive(self, total: Tensor) -> bool:
-        """Write the sum over ranks to `total`; False, and anything there, where some rank's values were not finite."""
+        """Write the sum over ranks to `total`. False if some rank's values were not finite: it may hold anything."""
 
     def use_ratio(self, ratio: float) -> None:
         if ratio == self._ratio:
@@ -53,7 +53,7 @@ class Coded(Group):
         assert codec is not None
         codec = TopK(ratio) if isinstance(codec, TopK) else codec
         self._codecs = [Parts(parts_of(pieces, codec)) for pieces in self._slices]
-        # A byte more for each: whether it was finite.
+        # One more byte for each part says whether it was finite.
         self._nbytes = [codec.nbytes((size,)) + 1 for codec, size in zip(self._codecs, self._lengths, strict=True)]
 
     def post(self, gradient: Tensor, step: int, scale: float = 1.0) -> None:
@@ -85,7 +85,7 @@ class Coded(Group):
         return [encode_s, add_s / n, decode_s]
 
     def _encode(self, gradient: Tensor) -> Tensor:
-        """The payload of this gradient and of what is remembered."""
+        """The payload of this gradient plus what is remembered."""
         gradient = gradient.float() if self.scale == 1.0 else gradient.float() / self.scale
         wanted = self._memory.compensate(gradient)
         payload = torch.empty(sum(self._nbytes), dtype=torch.uint8, device=wanted.device)
@@ -117,5 +117,5 @@ class Coded(Group):
         return True
 
     def _seed_of(self, rank: int) -> int:
-        """One for all ranks where their payloads are summed on the way: they must have picked the same values."""
+        """The seed of a rank's payload. Payloads that are summed on the way share one, to have the same places."""
         return self._parameters.seed_of(self._step, 0 if self._is_summed else rank)

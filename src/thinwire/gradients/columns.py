@@ -1,4 +1,4 @@
-"""Measurements of all ranks, a column each, made into one row that is the same on every rank."""
+"""Measurements of all ranks, one kind a column, reduced to one row that is the same on all ranks."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ CHANNEL = "profile"
 
 
 def medians(door: Door, rows: Sequence[Sequence[float]]) -> list[float]:
-    """Column by column the median of this rank's rows, and of that the mean over ranks."""
+    """For each column the median of a rank's rows, averaged over ranks."""
     return _mean_over_ranks(door, torch.tensor(rows, dtype=torch.float64).median(dim=0).values)
 
 
 def means(door: Door, rows: Sequence[Sequence[float]]) -> list[float]:
-    """Column by column the mean of this rank's rows, and of that the mean over ranks."""
+    """For each column the mean of a rank's rows, averaged over ranks."""
     return _mean_over_ranks(door, torch.tensor(rows, dtype=torch.float64).mean(dim=0))
 
 

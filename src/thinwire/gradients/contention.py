@@ -1,9 +1,9 @@
-"""What transfers and computation take from each other: on a CPU both want the same cores.
+"""How transfers and computation slow each other down: on a CPU both use the same cores.
 
-Backward is run again with messages on their way, few large ones and many small ones. By how much longer it takes tells
-what a message costs it, and what a byte does. Then with small ones that queue from its start: by how much later those
-arrive than others, queued when nothing is computed, tells what it costs them. Never so many that they outlast backward:
-what is still on its way then has cost it nothing yet.
+Backward is run with a few large messages under way, and with many small ones. How much longer it takes tells what a
+message and what a byte cost backward. Then it is run with small messages that queue from its start. How much later
+these arrive than messages queued while nothing is computed tells what backward costs them. The messages must not
+outlast backward: those still on their way at its end have not cost it anything yet.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,8 +17,9 @@ from thinwire.gradients.costs import Contention
 from thinwire.links import Door, Transfer
 from thinwire.links.cost import Hinge
 
-# So many messages at most; beside backward each takes about twice its time.
+# The most small messages of a pass, and their size.
 MANY, SMALL_BYTES = 64, 2_000
+# During backward a message takes about this many times as long.
 LONGER = 2
 FEW = 4
 LEAST_BYTES, MOST_BYTES = 20_000, 4_000_000
@@ -28,7 +29,7 @@ CHANNEL = "profile.contention"
 
 @dataclass(frozen=True)
 class Load:
-    """Messages that a pass sends: of `size` bytes each, so many when each of these tensors is ready."""
+    """Messages that a pass sends, of `size` bytes: `at_tensor[number]` of them when that tensor's gradient is ready."""
 
     size: int = 0
     at_tensor: Mapping[int, int] = field(default_factory=dict)
@@ -36,9 +37,9 @@ class Load:
 
 @dataclass(frozen=True)
 class PassTimes:
-    """Seconds of a pass, and from the arrival of its first message to that of its last.
+    """Seconds of a pass, and seconds from the arrival of its first message to the arrival of its last.
 
-    Not from the post: a rank whose pass begins late is waited for once, however many messages there are.
+    Not from the post: the first message also waits for the rank whose pass begins last.
     """
 
     seconds: float
@@ -47,7 +48,7 @@ class PassTimes:
 
 @dataclass(frozen=True)
 class Round:
-    """A pass of each kind, one after the other: a machine that changes its pace does so for all of them."""
+    """One pass of each kind in turn, so that a change of the machine's speed affects all kinds alike."""
 
     alone: PassTimes
     many: PassTimes  # small messages, over all of backward
@@ -63,11 +64,11 @@ def measure(
     gather: Hinge,
     device: torch.device,
 ) -> Contention:
-    """`backward(on_ready)` takes a pass and calls with each tensor's number; alone it takes `alone_s`."""
+    """`backward(on_ready)` runs a pass and calls `on_ready` with each tensor's number. Alone it takes `alone_s`."""
     n = door.world_size
     if n == 1 or not num_tensors:
         return Contention(0.0, 0.0)
-    # About as long on their way as half of backward.
+    # The few large messages together take about half as long as backward.
     message_s = alone_s / (2 * FEW)
     large = int(min(max((message_s - gather.fixed_s) / max(gather.slope, 1e-15), LEAST_BYTES), MOST_BYTES))
     queued = int(min(max(alone_s / 2 / gather(SMALL_BYTES), FEW), MANY))
@@ -107,7 +108,7 @@ def measure(
 
 
 def _spread(messages: int, size: int, num_tensors: int) -> Load:
-    """Over all of backward, at most one message a tensor."""
+    """Messages spread evenly over backward, at most one for each tensor."""
     return Load(size, {num_tensors * number // messages: 1 for number in range(messages)})
 
 

@@ -1,4 +1,4 @@
-"""What a profile says, and what each route would cost by it. Pure."""
+"""The profile, and what each route would cost according to it. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,20 +25,20 @@ class TensorTimes:
 
 @dataclass(frozen=True)
 class Affine:
-    """Seconds: so many for a group, for each tensor in it, for each value."""
+    """Seconds for a group, for each tensor in it, and for each value."""
 
     group_s: float
     tensor_s: float
     value_s: float
 
     def of(self, num_values: int) -> float:
-        """What a tensor adds. Small ones go in one run: it is their values that count."""
+        """What a tensor adds. Small tensors are encoded together, so only their values count."""
         return self.value_s * num_values + (self.tensor_s if num_values >= SMALL else 0.0)
 
 
 @dataclass(frozen=True)
 class CodecCost:
-    """What a codec costs a rank: to encode its gradient and update its memory, to add one payload, to decode one."""
+    """A rank's seconds by a codec: to encode its gradient and update its memory, to add one payload, to decode one."""
 
     encode: Affine
     add: Affine
@@ -47,10 +47,11 @@ class CodecCost:
 
 @dataclass(frozen=True)
 class Contention:
-    """What a transfer takes from the computation beside it, in seconds: for a message, for a byte that a rank sends.
+    """How transfers and computation slow each other down, in seconds.
 
-    And what computation takes from a transfer: so much longer is each message on its way while backward runs. One that
-    has waited for the one before it is there by `haste_s` sooner: nobody has to be woken for it.
+    Each message costs the computation beside it `message_s`, and each byte that a rank sends `byte_s`. While backward
+    runs, each message takes `lag_s` longer. A message that has waited for the one before it arrives `haste_s` sooner:
+    no thread has to be woken for it.
     """
 
     message_s: float
@@ -61,17 +62,17 @@ class Contention:
 
 @dataclass(frozen=True)
 class Profile:
-    """Measured on all ranks together: times are of the usual rank."""
+    """What was measured on all ranks together. Times are averages over ranks."""
 
     world_size: int
     order: str
     tensors: tuple[TensorTimes, ...]
-    rest_s: float  # of a step, beside backward: forward, the optimizer
+    rest_s: float  # of a step without backward: forward, the optimizer
     codecs: Mapping[str, CodecCost]
-    transfers: Mapping[str, Hinge]  # of each collective, over a rank's bytes
-    post_s: float  # to hand a message over
+    transfers: Mapping[str, Hinge]  # each collective's seconds by a rank's bytes
+    post_s: float  # to post a message
     contention: Contention
-    # A whole step whose gradients were summed in float32, in one message behind backward: none is no slower than this.
+    # A whole step that sums its gradients in float32, in one message after backward. Codec none is no slower than this.
     plain_step_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -83,7 +84,7 @@ class Profile:
 
 
 def routes_of(profile: Profile, specs: Sequence[str], *, feedback: bool = True) -> list[tuple[str, str, Route]]:
-    """(codec, primitive, costs), for every primitive by which the codec's payloads can meet."""
+    """(codec, primitive, costs) for each primitive that can exchange the codec's payloads."""
     routes = []
     for spec in specs:
         if spec not in profile.codecs:
@@ -107,30 +108,30 @@ def _route(profile: Profile, spec: str, codec: Codec | None, primitive: str) -> 
         return hinge[ALL_REDUCE](size)
 
     def two_step(size: float) -> float:
-        # In between, on the slice's owner: n pieces are added up and encoded again.
+        # Between the two steps the owner of a slice adds up n pieces and encodes the sum.
         values = size * values_per_byte
         between = (
             n * cost.add.group_s + cost.add.value_s * values + cost.encode.group_s + cost.encode.value_s * values / n
         )
         return 2 * hinge["all_to_all"](size / n) + between
 
-    # Its time on the wire, the messages that a payload makes, and the bytes that a rank sends for one of its own.
+    # A payload's time on the wire, its number of messages, and the bytes that a rank sends for each byte of it.
     transfer, messages, sent = {
         ALL_GATHER: (gathered, 1, n - 1),
         ALL_REDUCE: (reduced, 1, 2 * (n - 1) / n),
         TWO_STEP: (two_step, 2, 2 * (n - 1) / n),
     }[primitive]
-    taken, times = (cost.add, n) if primitive == ALL_GATHER else (cost.decode, 1)
+    per_payload, times = (cost.add, n) if primitive == ALL_GATHER else (cost.decode, 1)
     return Route(
         name=f"{spec} {primitive}",
         compress_s=tuple(
             cost.encode.of(size) + beside.byte_s * sent * payload_bytes
             for size, payload_bytes in zip(sizes, nbytes, strict=True)
         ),
-        decompress_s=tuple(times * taken.of(size) for size in sizes),
+        decompress_s=tuple(times * per_payload.of(size) for size in sizes),
         nbytes=tuple(nbytes),
         compress_fixed_s=cost.encode.group_s + profile.post_s + beside.message_s * messages,
-        decompress_fixed_s=times * taken.group_s,
+        decompress_fixed_s=times * per_payload.group_s,
         transfer_s=transfer,
         toll_s=lambda size: beside.message_s * messages + beside.byte_s * sent * size,
         lag_s=beside.lag_s * messages,

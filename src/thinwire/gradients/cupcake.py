@@ -1,12 +1,13 @@
 """Which gradients to fuse, and by which route each group goes: Cupcake's fusion (MLSys 2023), solved exactly. Pure.
 
-Times are `timeline`'s. Labels sweep over the tensors. One at e stands for a plan of the first e of them,
+The model of time is `timeline`'s. A sweep over the tensors extends labels. A label at e is a plan for the first e
+tensors, of whose times it keeps
 
     C = C' + b + h    D = max(C, D') + g    M = max(M', D) + d    Q = Q' + b + h + d
 
-and at the end max(M, Q) is least. A label that another undercuts in all four can't win. With one route C and Q only
-count groups, and labels stay few. With several they may not; then bounds (`blends`) keep them few, and where labels are
-given up the gap is said.
+where ' marks the label that it extends. The best plan has the least max(M, Q) at the end. A label that another
+undercuts in all four can't win. With one route C and Q only count groups, and labels stay few. With several routes
+bounds (`blends`) keep them few. Where labels must be given up, `gap_s` says how much that may cost.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,22 +30,22 @@ from thinwire.gradients.timeline import Route, replay, require_model
 
 __all__ = ["Fusion", "equal_counts", "fuse", "layer_wise", "one_group"]
 
-# Labels a state may keep, and the share of the time within which they are alike: first to find good plans, then, ever
-# more of them, to prove that there is no better one.
+# The most labels at each tensor, and the share of the time within which labels count as equal. The scouts find good
+# plans. Then sweeps of growing width prove that there is no better one.
 SCOUTS = ((32, 1e-2), (32, 3e-3), (64, 1e-3), (64, 3e-4))
-LONE_SCOUTS = ((4, 1e-5),)  # with one route
+LONE_SCOUTS = ((4, 1e-5),)  # where there is one route only
 WIDTH, LONE_WIDTH, WIDENING = 32, 128, 4
-# Labels made before several routes are given up as too many to prove. One route is seen through.
+# With several routes the proof is given up after about this number of labels. With one route it is always completed.
 LABELS = 10_000_000
-# Labels that one sweep may make, about: where there are millions of groups, its scouts keep fewer at each tensor.
+# About the most labels in one sweep. Where there are millions of groups, sweeps keep fewer labels at each tensor.
 SWEEP_LABELS = 4_000_000
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """Group j ends behind tensor number ends[j] and goes by routes[chosen[j]]; no plan saves more than `gap_s`.
+    """Group j ends behind tensor number ends[j] and goes by routes[chosen[j]]. No plan is faster by more than `gap_s`.
 
-    A plan of more than `most_groups` groups is no better, or not allowed: it was `imposed`.
+    A plan of more than `most_groups` groups is no better; or it was not allowed, if the limit was `imposed`.
     """
 
     ends: tuple[int, ...]
@@ -58,7 +59,7 @@ class Fusion:
 def fuse(
     backward_s: Sequence[float], routes: Sequence[Route], *, most_groups: int | None = None, tolerance: float = 0.0
 ) -> Fusion:
-    """The plan that takes least, or at most a share `tolerance` more: it stops as soon as that is proven."""
+    """The fastest plan, or one proven to take at most a share `tolerance` longer."""
     require_model(backward_s, routes)
     if most_groups is not None and most_groups < 1:
         raise ValueError(f"most_groups is {most_groups}; give at least 1, or None for as many as pay")
@@ -73,11 +74,11 @@ def fuse(
 
 
 def _solve(model: Model, most: int | None, tolerance: float) -> tuple[Grouping, float]:
-    """The best plan that was found, and what none can undercut."""
+    """The best plan that was found, and a lower bound for all plans."""
     groups = Groups.all(model)
     best = best_usual(model, groups, most or model.num_tensors)
     blender = Blender(groups, best, model.parts_of(best), most)
-    bound_s, made = 0.0, 0
+    bound_s, num_labels = 0.0, 0
     for width, grain in _widths(len(model.routes)):
         groups, best = blender.improve(groups, best)
         bound_s = max(bound_s, min(blender.bound_s, best.seconds))
@@ -90,11 +91,11 @@ def _solve(model: Model, most: int | None, tolerance: float) -> tuple[Grouping, 
         sweep = sweep_labels(groups, [*blender.chosen(), *blender.corners], best, width, grain, most)
         best = sweep.best
         bound_s = max(bound_s, sweep.bound_s)
-        made += sweep.num_labels
+        num_labels += sweep.num_labels
         if best.seconds - bound_s <= max(tolerance, PROOF) * best.seconds:
             break
         if len(model.routes) > 1 and (
-            made > LABELS or (grain == ROUNDING and made + WIDENING * sweep.num_labels > LABELS)
+            num_labels > LABELS or (grain == ROUNDING and num_labels + WIDENING * sweep.num_labels > LABELS)
         ):
             break
     return best, bound_s

@@ -1,10 +1,10 @@
-"""A group's gradients, on one rank: posted as one message, waited for, averaged, and what was lost remembered.
+"""A group's gradients on one rank: they are posted as one message and averaged, and what was lost is remembered.
 
-How the ranks' messages meet is a class of its own, which `primitives.make_group` chooses:
+Each way to exchange payloads is a class of its own, chosen by `primitives.make_group`:
 
     all_reduce.py  values are summed on the way (none, float16, bfloat16, randomk)
-    all_gather.py  everybody's payload to everybody: (n - 1) c bytes a rank
-    two_step.py    a slice to its owner, who adds up, encodes again and sends all: 2 (n - 1) / n c bytes
+    all_gather.py  each rank's payload to all ranks: (n - 1) c bytes a rank
+    two_step.py    slices to their owners, who add up, encode again and send to all: 2 (n - 1) / n c bytes
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ from thinwire.links import Door
 
 @dataclass(frozen=True)
 class Parameters:
-    """What a group sends in every step: these parameters' gradients, one after the other, by this algorithm."""
+    """What a group sends in each step: the gradients of these parameters, concatenated, by this algorithm."""
 
     number: int  # of the group in its plan
     names: tuple[str, ...]
@@ -55,15 +55,15 @@ class Group(ABC):
 
     @abstractmethod
     def post(self, gradient: Tensor, step: int, scale: float = 1.0) -> None:
-        """Send this rank's flat gradient. `scale` is a loss scaler's; what is remembered is without it."""
+        """Send this rank's flat gradient. `scale` is the loss scale; memory is without it."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Until all that the other ranks send is here."""
+        """Wait for the messages of the other ranks."""
 
     @abstractmethod
     def finish(self, out: Tensor) -> bool:
-        """The mean over ranks, the same bits on every rank. False where some rank's gradient was not finite."""
+        """Write the mean over ranks to `out`, the same bits on all ranks. False if some rank's was not finite."""
 
     @abstractmethod
     def time_codec(self, gradient: Tensor, total: Tensor, clock: Callable[[], float]) -> list[float]:
@@ -72,7 +72,7 @@ class Group(ABC):
     @property
     @abstractmethod
     def transfer_s(self) -> float:
-        """Seconds that the last step's messages were on their way."""
+        """Seconds that the messages of the last step took."""
 
     @property
     @abstractmethod
@@ -80,7 +80,7 @@ class Group(ABC):
         """Bytes that this rank sends in a step, without the flags that say whether values were finite."""
 
     def keep(self, number: int) -> None:
-        """No rank took what was sent for this parameter: what is remembered of it stays. Before `commit`."""
+        """No rank has used what was sent for this parameter, so its memory stays. To be called before `commit`."""
         begin = sum(self.sizes[:number])
         part = slice(begin, begin + self.sizes[number])
         self._memory.keep(part)
@@ -88,13 +88,13 @@ class Group(ABC):
             self._slice_debt.keep(part)
 
     def commit(self) -> None:
-        """The step counts: what its codec lost is remembered."""
+        """The step counts: what the codec lost is remembered."""
         self._memory.commit()
         if self._slice_debt is not None:
             self._slice_debt.commit()
 
     def state(self) -> State:
-        """What is remembered, by parameter."""
+        """What is remembered, by kind and parameter."""
         tensors = self._memory.tensors()
         if self._slice_debt is not None and (owed := self._slice_debt.whole(sum(self.sizes))) is not None:
             tensors = tensors | {OWED: owed}

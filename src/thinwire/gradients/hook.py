@@ -1,4 +1,4 @@
-"""DDP's communication hook: a bucket is a group of the plan. Encode when it is ready, decode when backward is over."""
+"""DDP's communication hook: each bucket is a group of the plan, encoded when it is ready, decoded after backward."""
 
 import time
 import warnings
@@ -21,7 +21,7 @@ from thinwire.gradients.progress import WINDOW, Progress, Watch
 from thinwire.gradients.verdict import Verdict
 from thinwire.links import Door
 
-# DGC's first ratio; a quarter of it in each of the following parts of the warm-up.
+# DGC's first ratio. Each later stage of the warm-up uses a quarter of the one before.
 WARM_UP_RATIO = 0.25
 
 
@@ -33,7 +33,7 @@ class LossScaler(Protocol):
 
 @dataclass
 class MeasuredGroup:
-    """A group in the last step; seconds since the pass began."""
+    """When a group went through each stage in the last step, in seconds since forward ended."""
 
     group: int
     ready_s: float
@@ -55,9 +55,9 @@ class _Pending:
 class Hook:
     """State of the hook of one wrapped model.
 
-    `skipped` counts the steps in which somebody's gradient was not finite: all gradients are NaN then on all ranks, and
-    nothing that is remembered changes. `times` is the last step's timeline. `progress` is what lossy codecs have cost,
-    window by window; `fell_back` is what groups go by since `auto` has given its codecs up.
+    `skipped` counts the steps in which some rank's gradient was not finite. In such a step all gradients become NaN on
+    all ranks, and no memory changes. `times` is the last step's timeline. `progress` says what lossy codecs have cost,
+    window by window. `fell_back` is the codec of all groups once `auto` has given up its own choice.
     """
 
     def __init__(
@@ -71,23 +71,23 @@ class Hook:
         progress_every: int = WINDOW,
     ) -> None:
         self.plan, self.door = plan, door
-        self._names = names  # by the parameter's id
+        self._names = names  # names by the parameter's id
         self._scaler = scaler
-        # Without what has no values, which DDP puts where it likes.
+        # Only groups with values: DDP may put empty parameters into any bucket.
         self._planned = [group for group in plan.groups if any(plan.sizes[name] for name in group.names)]
         self._groups: dict[int, Group] = {}
         self._state: dict[str, dict[str, Tensor]] = {}
         self._pending: list[_Pending] = []
         self._first_pass = plan.order == READY
         self._began_s = time.perf_counter()
-        self.steps = 0  # in which groups were sent
+        self.steps = 0  # steps in which the plan's groups were sent
         self.skipped = 0
         self.times: list[MeasuredGroup] = []
         self.progress: list[Progress] = []
         self.fell_back: str | None = None
         lossy = [algorithm(group.codec) for group in plan.groups if group.codec not in (NONE, *DENSE)]
-        # With momentum of its own, what is sent is a step and no gradient.
-        watched = progress_every and lossy and not any(each.has_momentum for each in lossy)
+        # An algorithm with its own momentum sends steps, not gradients, so there is nothing to compare.
+        watched = progress_every and lossy and not any(method.has_momentum for method in lossy)
         self._watch = Watch(door, plan.seed, progress_every) if watched else None
         self._verdict = Verdict(plan)
         if state is not None:
@@ -105,8 +105,8 @@ class Hook:
                     f"join: rank {self.door.ranks[0]} has joined before it had a batch, and it is the one whose order "
                     "of gradients all go by; give it one batch at least"
                 )
-        parameters = [each for each in bucket.parameters() if each.numel()]
-        named = [(self._names[id(each)], each.numel()) for each in parameters]
+        parameters = [parameter for parameter in bucket.parameters() if parameter.numel()]
+        named = [(self._names[id(parameter)], parameter.numel()) for parameter in parameters]
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         if named:
             group = self._group(len(self._pending), named, bucket.buffer().device)
@@ -121,46 +121,49 @@ class Hook:
             future.set_result(bucket.buffer())
         if bucket.is_last():
             if is_in_backward():
-                # Before DDP's own last act, which waits for the futures: so it was queued before that.
+                # Must run before DDP's own callback, which waits for the futures. Here it is queued before that one.
                 Variable._execution_engine.queue_callback(self._finish)
-            else:  # this rank has joined: it answers the others' messages with zeros
+            else:  # this rank has joined: it takes part in the other ranks' collectives with zeros
                 self._finish()
         return future
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything remembered, this rank's, by what and the parameter's name; and the count of steps."""
-        flat = {f"{what}/{name}": tensor for what, own in self._remembered().items() for name, tensor in own.items()}
+        """This rank's memory, under the keys KIND/PARAMETER, and the count of steps."""
+        flat = {
+            f"{kind}/{name}": tensor for kind, tensors in self._remembered().items() for name, tensor in tensors.items()
+        }
         return {"steps": torch.tensor(self.steps), **flat}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self._groups.clear()
         self._state = {}
         for key, tensor in state.items():
-            what, _, name = key.partition("/")
+            kind, _, name = key.partition("/")
             if name:
-                self._state.setdefault(what, {})[name] = tensor
+                self._state.setdefault(kind, {})[name] = tensor
         self.steps = int(state["steps"])
 
     def _remembered(self) -> State:
-        now = {what: dict(own) for what, own in self._state.items()}
+        """The loaded state, updated by what the groups remember now."""
+        state = {kind: dict(tensors) for kind, tensors in self._state.items()}
         for group in self._groups.values():
-            for own in now.values():
+            for tensors in state.values():
                 for name in group.names:
-                    own.pop(name, None)
-            for what, named in group.state().items():
-                now.setdefault(what, {}).update(named)
-        return now
+                    tensors.pop(name, None)
+            for kind, tensors in group.state().items():
+                state.setdefault(kind, {}).update(tensors)
+        return state
 
     def _group(self, number: int, named: Sequence[tuple[str, int]], device: torch.device) -> Group:
         names, sizes = [name for name, _ in named], [size for _, size in named]
         if self._first_pass:
-            # DDP learns the order of gradients in its first pass, and has groups of its own there: sent as they are.
+            # In its first pass DDP learns the order of gradients and uses buckets of its own. They go uncompressed.
             return make_group(number, names, sizes, algorithm(NONE), ALL_REDUCE, self.door, device=device)
-        own = self._planned[number] if number < len(self._planned) else None
-        planned = own.names if own is not None else ()
-        if own is None or set(names) != {name for name in planned if self.plan.sizes[name]}:
+        planned = self._planned[number] if number < len(self._planned) else None
+        planned_names = planned.names if planned is not None else ()
+        if planned is None or set(names) != {name for name in planned_names if self.plan.sizes[name]}:
             raise RuntimeError(
-                f"DDP's bucket {number} holds {_some(names)}; the plan's group {number} holds {_some(planned)}. "
+                f"DDP's bucket {number} holds {_some(names)}; the plan's group {number} holds {_some(planned_names)}. "
                 "Gradients come in another order than when the profile was taken: profile it again, as it is"
             )
         if number not in self._groups:
@@ -168,8 +171,8 @@ class Hook:
                 number,
                 names,
                 sizes,
-                algorithm(self.fell_back or own.codec, feedback=self.plan.feedback),
-                ALL_REDUCE if self.fell_back else own.primitive,
+                algorithm(self.fell_back or planned.codec, feedback=self.plan.feedback),
+                ALL_REDUCE if self.fell_back else planned.primitive,
                 self.door,
                 device=device,
                 seed=self.plan.seed,
@@ -184,26 +187,27 @@ class Hook:
             group.use_ratio(warm_up_ratio(group.algorithm.ratio, self.steps, self.plan.warm_up_steps))
 
     def _finish(self) -> None:
-        """Backward is over: take what has come, in order."""
+        """Backward is over: wait for the groups and decode them, in order."""
         fine = True
-        for each in self._pending:
-            each.group.wait()
-            each.times.arrived_s = self._now()
-            fine = each.group.finish(each.buffer) and fine
-            each.times.transfer_s = each.group.transfer_s
-            each.times.done_s = self._now()
-            self.times.append(each.times)
-        # A step counts for all groups or for none: what one has sent is lost if nobody takes the step.
-        for each in self._pending:
+        for pending in self._pending:
+            pending.group.wait()
+            pending.times.arrived_s = self._now()
+            fine = pending.group.finish(pending.buffer) and fine
+            pending.times.transfer_s = pending.group.transfer_s
+            pending.times.done_s = self._now()
+            self.times.append(pending.times)
+        # A step counts for all groups or for none. A group that counted alone would lose what it has sent, since the
+        # optimizer skips the step.
+        for pending in self._pending:
             if not fine:
-                each.buffer.fill_(torch.nan)
-            each.future.set_result(each.buffer)
+                pending.buffer.fill_(torch.nan)
+            pending.future.set_result(pending.buffer)
         if not fine:
             self.skipped += 1
             self._pending.clear()
             warnings.warn(
-                f"rank {self.door.ranks[self.door.rank]}: somebody's gradient was not finite in step {self.steps}: all "
-                "are NaN now on all ranks, and what the codecs remember is as it was",
+                f"rank {self.door.ranks[self.door.rank]}: some rank's gradient was not finite in step {self.steps}: "
+                "all are NaN now on all ranks, and what the codecs remember is as it was",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -213,42 +217,44 @@ class Hook:
             self.steps += 1
         self.door.step += 1
         if self.plan.order != READY:
-            # After DDP's last act, which may leave what has come where it is.
+            # Must run after DDP's own callback, which does not put every mean into its gradient.
             Variable._execution_engine.queue_callback(self._commit)
         else:
             self._commit()
 
     def _commit(self) -> None:
-        """Remember what the step has left. Not of a parameter whose mean DDP did not put into its gradient: no rank has
-        used it since the last step.
+        """Remember what the codecs lost in this step.
+
+        Where DDP did not put the mean into a parameter's gradient, no rank has used that parameter since the last step,
+        and its memory stays as it was.
         """
-        for each in self._pending:
+        for pending in self._pending:
             if self.plan.order != READY:
                 begin = 0
-                for number, (parameter, size) in enumerate(zip(each.parameters, each.group.sizes, strict=True)):
-                    if not was_taken(parameter, each.buffer, begin):
-                        each.group.keep(number)
-                        each.buffer[begin : begin + size] = 0.0
+                for number, (parameter, size) in enumerate(zip(pending.parameters, pending.group.sizes, strict=True)):
+                    if not was_taken(parameter, pending.buffer, begin):
+                        pending.group.keep(number)
+                        pending.buffer[begin : begin + size] = 0.0
                     begin += size
-            each.group.commit()
+            pending.group.commit()
             if self._watch is not None:
-                self._watch.applied(each.group, each.buffer, each.group.scale)
-        counts = bool(self._pending) and bool(self._groups)  # not DDP's own first pass, nor a step that was not finite
+                self._watch.applied(pending.group, pending.buffer, pending.group.scale)
+        counts = bool(self._pending) and bool(self._groups)  # neither DDP's first pass nor a step that was not finite
         self._pending.clear()
         if not counts:
             return
         if self.fell_back is not None and self.fell_back != self._verdict.milder:
-            self._go_by(self._verdict.milder)  # what was remembered has gone out whole
-        elif self._watch is not None and (found := self._watch.step_over(self.steps, [*self._groups.values()])):
-            self.progress.append(found)
-            if self._verdict.falls_back(found):
+            self._go_by(self._verdict.milder)  # the memory has been sent in full, so the milder codec may start
+        elif self._watch is not None and (progress := self._watch.step_over(self.steps, [*self._groups.values()])):
+            self.progress.append(progress)
+            if self._verdict.falls_back(progress):
                 self._watch = None
                 self._go_by(NONE)
                 if not self.door.rank:
-                    warnings.warn(self._verdict.words(found), RuntimeWarning, stacklevel=2)
+                    warnings.warn(self._verdict.words(progress), RuntimeWarning, stacklevel=2)
 
     def _go_by(self, spec: str) -> None:
-        """All groups, by a codec that sends what was remembered with the next gradient."""
+        """Switch all groups to this codec. It sends what they remember with the next gradient."""
         self._state = self._remembered()
         self._groups.clear()
         self.fell_back = spec
@@ -263,11 +269,12 @@ def run(state: Hook, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
 
 
 def is_in_backward() -> bool:
+    """Whether autograd is running a backward pass on this thread."""
     return int(torch._C._current_graph_task_id()) >= 0
 
 
 def was_taken(parameter: Tensor, buffer: Tensor, begin: int) -> bool:
-    """Whether the parameter's gradient is what stands in its place of the bucket, by DDP's view or copy."""
+    """Whether DDP put the bucket's values at `begin` into the parameter's gradient, as a view or as a copy."""
     gradient = parameter.grad
     if gradient is None:
         return False
@@ -276,7 +283,7 @@ def was_taken(parameter: Tensor, buffer: Tensor, begin: int) -> bool:
 
 
 def warm_up_ratio(ratio: float, step: int, steps: int) -> float:
-    """DGC's: a quarter of all values at first, then a quarter of that, down to `ratio`, in equal parts of `steps`."""
+    """DGC's warm-up: a quarter of all values at first, then a quarter of that, down to `ratio`, in equal stages."""
     stages = [WARM_UP_RATIO]
     while stages[-1] / 4 > ratio:
         stages.append(stages[-1] / 4)

@@ -5,12 +5,12 @@ from itertools import accumulate, pairwise
 
 from thinwire.codecs import Codec, Identity
 
-# A tensor of fewer values goes as it is: its scale or positions would cost as much, and biases and norms are touchy.
+# Smaller tensors are sent as they are: scales or positions would cost as much, and biases and norms bear no errors.
 SMALL = 512
 
 
 def parts_of(sizes: Sequence[int], codec: Codec) -> list[tuple[Codec, int]]:
-    """Each tensor by the codec, with scales and k of its own; small ones as they are, neighbours in one run."""
+    """Each tensor is encoded by itself, with its own scales and k. Small ones stay as they are, neighbours together."""
     parts: list[tuple[Codec, int]] = []
     for size in filter(None, sizes):
         if size >= SMALL:
@@ -23,7 +23,7 @@ def parts_of(sizes: Sequence[int], codec: Codec) -> list[tuple[Codec, int]]:
 
 
 def slices_of(sizes: Sequence[int], n: int) -> list[list[int]]:
-    """The same values in n slices of equal length: the sizes of the tensors' pieces in each."""
+    """Cut the values into n slices of equal length: for each slice the sizes of the tensors' pieces in it."""
     total = sum(sizes)
     bounds = [total * rank // n for rank in range(n + 1)]
     edges = [0, *accumulate(sizes)]

@@ -1,8 +1,8 @@
 """What a codec costs a rank: groups are encoded, added up and decoded without being sent, on all ranks at once.
 
-Counted in processor time, and then as much longer as backward takes than its own. Where ranks share cores, a call that
-takes a fraction of a turn is seldom interrupted when timed by itself; in a step all ranks make theirs, and each waits
-for the others'.
+Processor time is measured, and multiplied by the ratio of backward's time to its processor time. Where ranks share
+cores, a short call is seldom interrupted when it is timed alone. In a step all ranks make their calls at about the same
+time, and wait for each other.
 """
 
 import statistics
@@ -18,28 +18,28 @@ from thinwire.gradients.layout import SMALL
 from thinwire.gradients.primitives import make_group
 from thinwire.links import Door
 
-# One group tells a group's cost, a longer one a value's. The model's own tensors, up to so many values of them, tell
-# what a tensor costs: that depends on its length, and on the small ones beside it.
+# A short tensor tells what a group costs, a long one what a value costs. The model's own tensors, up to MOST_OWN
+# values, tell what a tensor costs: this depends on its length, and on the small tensors beside it.
 ONE, LONG, MOST_OWN = 1_024, 400_000, 4_000_000
 BLOCKS, BLOCK_S, MOST_IN_BLOCK = 5, 0.02, 10
-# In training a codec meets gradients that are in no cache: between two runs a rank reads so much else.
+# In training no cache holds the gradients that a codec reads. So before each run this much other memory is touched.
 COLD_BYTES = 1 << 24
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:
-    """This thread's processor time; on an accelerator, whose time that is not, the time that passes."""
+    """This thread's processor time; on an accelerator wall-clock time, since the work is not the thread's."""
     return time.thread_time if device.type == "cpu" else time.perf_counter
 
 
 def codec_cost(spec: str, sizes: Sequence[int], share: float, door: Door, device: torch.device) -> CodecCost:
-    """What the codec costs for tensors of these sizes; a rank takes `share` seconds for each on its processor."""
+    """What the codec costs for tensors of these sizes. `share` seconds pass for each of processor time."""
     first = _first(sizes)
     kinds = [_times(spec, shape, door, device) for shape in ([ONE], [LONG], first)]
     return CodecCost(*(_affine(first, *(share * seconds for seconds in times)) for times in zip(*kinds, strict=True)))
 
 
 def _first(sizes: Sequence[int]) -> list[int]:
-    """The first tensors, as many as MOST_OWN values hold, one at least."""
+    """The first tensors with at most MOST_OWN values together, at least one."""
     first = [sizes[0]]
     for size in sizes[1:]:
         if sum(first) + size > MOST_OWN:
@@ -62,7 +62,7 @@ def _times(spec: str, sizes: Sequence[int], door: Door, device: torch.device) ->
         other.add_(1)
         return group.time_codec(gradient, total, clock_of(device))
 
-    # As many on all ranks, by what the first few have taken.
+    # The number of runs in a block, the same on all ranks, from the time of the first few.
     [once_s] = columns.medians(door, [[sum(timed())] for _ in range(3)])
     count = max(1, min(MOST_IN_BLOCK, int(BLOCK_S / max(once_s, 1e-6))))
     rows = []
@@ -73,10 +73,11 @@ def _times(spec: str, sizes: Sequence[int], door: Door, device: torch.device) ->
     return columns.medians(door, rows)
 
 
-def _affine(own: Sequence[int], one_s: float, long_s: float, own_s: float) -> Affine:
-    value_s = max(long_s - one_s, 0.0) / (LONG - ONE)
-    group_s = max(one_s - ONE * value_s, 0.0)
-    # Its own cost is one tensor's too.
-    more = sum(size >= SMALL for size in own) - 1
-    tensor_s = max(own_s - group_s - sum(own) * value_s, 0.0) / more if more > 0 else 0.0
+def _affine(sizes: Sequence[int], short_s: float, long_s: float, model_s: float) -> Affine:
+    """The costs that explain three times: of a short tensor, of a long one, and of the model's tensors."""
+    value_s = max(long_s - short_s, 0.0) / (LONG - ONE)
+    group_s = max(short_s - ONE * value_s, 0.0)
+    # The measured cost of a group includes that of one tensor.
+    num_others = sum(size >= SMALL for size in sizes) - 1
+    tensor_s = max(model_s - group_s - sum(sizes) * value_s, 0.0) / num_others if num_others > 0 else 0.0
     return Affine(max(group_s - tensor_s, 0.0), tensor_s, value_s)

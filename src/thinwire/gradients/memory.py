@@ -1,6 +1,6 @@
 """What a group remembers from step to step, by parameter's name: what its codec lost, or DGC's momentum.
 
-A step's new memory counts once all ranks' gradients were found finite (`commit`); else the old one stays as it was.
+A step's new memory counts once the gradients of all ranks proved finite (`commit`). Otherwise the old memory stays.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,36 +11,37 @@ from torch import Tensor
 from thinwire.gradients.algorithms import MASKED, MOMENTUM, RESIDUAL
 from thinwire.gradients.layout import SMALL
 
-# What owners of slices owe (two-step).
+# What the owners of slices have yet to deliver (two-step).
 OWED = "owed"
-# Tensors by (what, parameter's name), float32.
+# float32 tensors by kind (residual, momentum, owed) and by parameter's name.
 State = dict[str, dict[str, Tensor]]
 
 
 class Memory:
-    """None: what comes in is sent, what is lost is lost."""
+    """No memory: the gradient is sent as it is, and what the codec loses is lost."""
 
     def compensate(self, gradient: Tensor) -> Tensor:
-        """What to send instead of this gradient: with what is remembered."""
+        """What to send instead of this gradient: the gradient plus what is remembered."""
         return gradient
 
     def sent(self, add: Callable[[Tensor], object]) -> None:
-        """`add(x)` adds what was sent to x."""
+        """Note what was sent: `add(x)` adds it to x."""
 
     def keep(self, part: slice) -> None:
-        """No rank took what was sent of this part: its memory stays as it was. To be called before `commit`."""
+        """No rank has used what was sent for this part, so its memory stays as it was. To be called before `commit`."""
 
     def commit(self) -> None:
-        """The step counts."""
+        """The step counts: its memory replaces the old one."""
 
     def tensors(self) -> dict[str, Tensor]:
+        """What is remembered, by kind."""
         return {}
 
 
 class Residual(Memory):
     """Error feedback (arXiv 1901.09847): p = g + m goes out, m = p - decoded stays. No decay.
 
-    Kept as -m, so that a codec can add what it sent, which a sparse one does without touching the rest.
+    Kept as -m, so that a codec can add what it sent. A sparse codec does that without touching the other values.
     """
 
     def __init__(self, residual: Tensor) -> None:
@@ -64,7 +65,7 @@ class Residual(Memory):
 
 
 class Debt(Memory):
-    """What a codec that is no longer used has left: goes out whole with the next gradient, which loses nothing."""
+    """What a former codec left in memory. All of it is sent with the next gradient, by a codec without memory."""
 
     def __init__(self, owed: Tensor) -> None:
         self._kept: Tensor | None = owed
@@ -88,9 +89,10 @@ class Debt(Memory):
 
 
 class Momentum(Memory):
-    """Deep Gradient Compression (arXiv 1712.01887): u = mu u + g, v = v + u; v goes out, and is zero where it did.
+    """Deep Gradient Compression (arXiv 1712.01887): u = mu u + g, v = v + u; v is sent, and becomes zero where it was.
 
-    Then u is what momentum is without compression. `masked`: where to forget it too, once v has gone, as published.
+    So u is the momentum of training without compression. `masked` says where u, too, becomes zero when v is sent, as
+    published.
     """
 
     def __init__(self, velocity: Tensor, residual: Tensor, momentum: float, masked: Tensor | None = None) -> None:
@@ -106,10 +108,10 @@ class Momentum(Memory):
     def sent(self, add: Callable[[Tensor], object]) -> None:
         sent = torch.zeros_like(self._next[0])
         add(sent)
-        gone = sent != 0
-        self._next[1].masked_fill_(gone, 0.0)
+        was_sent = sent != 0
+        self._next[1].masked_fill_(was_sent, 0.0)
         if self._masked is not None:
-            self._next[0].masked_fill_(gone & self._masked, 0.0)
+            self._next[0].masked_fill_(was_sent & self._masked, 0.0)
 
     def keep(self, part: slice) -> None:
         for new, old in zip(self._next, self._kept, strict=True):
@@ -123,7 +125,7 @@ class Momentum(Memory):
 
 
 class SliceDebt:
-    """What the second encoding of a two-step exchange lost of this rank's slice: it goes out with the next sum."""
+    """What the second encoding of a two-step exchange lost of this rank's slice. It is sent with the next sum."""
 
     def __init__(self, place: slice) -> None:
         """`place`: where the slice lies in the group's values."""
@@ -132,7 +134,7 @@ class SliceDebt:
         self._next: Tensor | None = None
 
     def take_from(self, owed: Tensor) -> None:
-        """Take over this slice's part of what the group's slices owe altogether."""
+        """Move this slice's part out of `owed`, which holds what all of the group's slices owe."""
         self._kept = owed[self._place].clone()
         owed[self._place] = 0.0
 
@@ -141,14 +143,14 @@ class SliceDebt:
             total += self._kept
 
     def forget(self) -> None:
-        """A new step begins."""
+        """Forget what was noted in a step that did not count: a new step begins."""
         self._next = None
 
     def remember(self, lost: Tensor) -> None:
         self._next = lost
 
     def keep(self, part: slice) -> None:
-        """As `Memory.keep`, of the group's values."""
+        """As `Memory.keep`; `part` counts the group's values."""
         low, high = max(part.start, self._place.start), min(part.stop, self._place.stop)
         if self._next is not None and low < high:
             here = slice(low - self._place.start, high - self._place.start)
@@ -176,24 +178,24 @@ def memory_for(
     device: torch.device,
     owed: Tensor | None = None,
 ) -> Memory:
-    """A group's, filled with what is remembered of its parameters; a name that is not there starts from zero.
+    """A group's memory, filled with what `state` holds of its parameters; other parameters start from zero.
 
-    `owed` is to be sent too.
+    `owed` is added to the residual.
     """
 
-    def fill(what: str) -> Tensor:
-        kept = flat_of(state.get(what, {}), names, sizes, device)
-        return kept + owed if what == RESIDUAL and owed is not None and owed.any() else kept
+    def fill(tensor_kind: str) -> Tensor:
+        kept = flat_of(state.get(tensor_kind, {}), names, sizes, device)
+        return kept + owed if tensor_kind == RESIDUAL and owed is not None and owed.any() else kept
 
     if kind == RESIDUAL:
         return Residual(fill(RESIDUAL))
     if kind == MOMENTUM:
         return Momentum(fill(MOMENTUM), fill(RESIDUAL), momentum)
     if kind == MASKED:
-        # But for small tensors, which always go out whole: they would never have any.
-        seldom = torch.cat([torch.full((size,), size >= SMALL, dtype=torch.bool, device=device) for size in sizes])
-        return Momentum(fill(MOMENTUM), fill(RESIDUAL), momentum, seldom)
-    if any(name in state.get(what, {}) for what in (RESIDUAL, OWED) for name in names):
+        # Not for small tensors: all of their values are always sent, so they would never have any momentum.
+        masked = torch.cat([torch.full((size,), size >= SMALL, dtype=torch.bool, device=device) for size in sizes])
+        return Momentum(fill(MOMENTUM), fill(RESIDUAL), momentum, masked)
+    if any(name in state.get(tensor_kind, {}) for tensor_kind in (RESIDUAL, OWED) for name in names):
         return Debt(fill(RESIDUAL))
     return Memory()
 
@@ -201,7 +203,7 @@ def memory_for(
 def flat_of(
     remembered: Mapping[str, Tensor], names: Sequence[str], sizes: Sequence[int], device: torch.device
 ) -> Tensor:
-    """What is remembered of these parameters, one after the other."""
+    """What is remembered of these parameters, concatenated; zeros where there is nothing."""
     kept = torch.zeros(sum(sizes), dtype=torch.float32, device=device)
     for name, part in zip(names, kept.split(list(sizes)), strict=True):
         if name in remembered:
@@ -210,29 +212,29 @@ def flat_of(
 
 
 def by_name(tensors: Mapping[str, Tensor], names: Sequence[str], sizes: Sequence[int]) -> State:
-    """Copies, ready for safetensors."""
+    """Flat tensors cut by parameter. The parts are copies, ready for safetensors."""
     return {
-        what: {name: part.clone() for name, part in zip(names, kept.split(list(sizes)), strict=True)}
-        for what, kept in tensors.items()
+        kind: {name: part.clone() for name, part in zip(names, kept.split(list(sizes)), strict=True)}
+        for kind, kept in tensors.items()
     }
 
 
 def mean_of(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """For another number of ranks: each gets the mean of all old ranks' memories, so that what is owed stays the same.
+    """The memory for another number of ranks: each new rank gets the mean of the old ranks' memories.
 
-    With (1/n) sum of m over n ranks, every new rank's m is that mean, and so is its mean over n' ranks. What two-step's
-    owners owe for their slices is added to it, as each of the n has a part of that sum.
+    Training is owed (1/n) sum of m over the n old ranks. Each new rank's m is that mean, and so is the mean over the
+    new ranks: nothing is lost. What the owners of slices owe in a two-step exchange is part of that sum and is added.
     """
     if not states or any(set(state) != set(states[0]) for state in states):
         raise ValueError("mean_of: give every old rank's state_dict, all of one model and plan")
-    means = {"steps": states[0]["steps"]}  # the same everywhere
+    means = {"steps": states[0]["steps"]}  # the same on all ranks
     for key in states[0]:
-        what, _, name = key.partition("/")
-        if name and what != OWED:
+        kind, _, name = key.partition("/")
+        if name and kind != OWED:
             kept = [state[key] for state in states]
             owed = (
                 [state[f"{OWED}/{name}"] for state in states]
-                if what == RESIDUAL and f"{OWED}/{name}" in states[0]
+                if kind == RESIDUAL and f"{OWED}/{name}" in states[0]
                 else []
             )
             means[key] = torch.stack([*kept, *owed]).sum(dim=0) / len(states)

@@ -1,7 +1,7 @@
-"""What to send together, by which codec and how: data, made from a profile by a pure function.
+"""Which gradients to send together, and by which codec and primitive. A plan is data, made from a profile. Pure.
 
-Tensors are in the order in which gradients become ready, which DDP learns in its first pass; where some get none, DDP
-keeps to the reverse order of definition, and so does the plan.
+Tensors are in the order in which gradients become ready, which DDP learns in its first pass. Where some parameters get
+no gradient, DDP keeps to the reverse order of definition, and so does the plan.
 """
 
 import math
@@ -20,8 +20,8 @@ from thinwire.gradients.timeline import Route, Timeline, replay
 FORMAT, VERSION = "thinwire-gradients-plan", 1
 CUPCAKE, LAYER_WISE, ONE_GROUP, EQUAL = "cupcake", "layer-wise", "one", "equal"
 USUAL = (ONE_GROUP, LAYER_WISE, f"{EQUAL}:2", f"{EQUAL}:4", f"{EQUAL}:8")
-MILD = MILDEST_FIRST[1]  # which lose nothing, or next to nothing
-DDP_MIB = (1, 25)  # DDP's own: the first bucket, and all others
+MILD = MILDEST_FIRST[1]  # codecs that lose nothing, or next to nothing
+DDP_MIB = (1, 25)  # DDP's default bucket sizes: the first bucket, and all others
 
 
 @dataclass(frozen=True)
@@ -31,27 +31,29 @@ class PlannedGroup:
     names: tuple[str, ...]
     codec: str
     primitive: str
-    nbytes: int  # of a rank's payload
+    nbytes: int  # of one rank's payload
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a step is predicted to take, and a group's share of the timeline, in seconds since backward began."""
+    """How long a step is predicted to take, and the timeline of its groups, in seconds since backward began."""
 
     step_s: float
-    backward_s: float  # until gradients are averaged everywhere
-    gap_s: float = 0.0  # at most so much better could another plan of these codecs be
+    backward_s: float  # until gradients are averaged on all ranks
+    gap_s: float = 0.0  # no other plan of these codecs is better by more than this
     groups: tuple[Mapping[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`alternatives` are other plans' predicted seconds a step, by name. `rivals` are those of the same groups by
-    milder codecs, which the run may fall back to: where `auto` has chosen lossy ones.
+    """Groups of parameters, and how each is sent.
+
+    `alternatives` are the predicted seconds a step of other plans, by name. Where `auto` has chosen lossy codecs,
+    `rivals` are those of the same groups by the milder codecs that the run may fall back to.
     """
 
     world_size: int
-    sizes: Mapping[str, int]  # of all parameters, by name: the model it was made for
+    sizes: Mapping[str, int]  # values of every parameter, by name; they identify the model
     groups: tuple[PlannedGroup, ...]
     order: str = READY
     feedback: bool = True
@@ -63,7 +65,7 @@ class Plan:
     rivals: Mapping[str, float] = field(default_factory=dict)
 
     def check(self, sizes: Mapping[str, int], world_size: int) -> None:
-        """Raise where it was made for something else."""
+        """Raise if the plan was made for another model or number of ranks."""
         if world_size != self.world_size:
             raise ValueError(
                 f"the plan was made for {self.world_size} ranks, this run has {world_size}; profile and plan again"
@@ -98,10 +100,10 @@ def plan(
     warm_up_steps: int = 0,
     seed: int = 0,
 ) -> Plan:
-    """The best grouping and routes for what the profile has measured; or one of the usual ones, to compare with.
+    """The best grouping and routes by what the profile has measured; or one of the usual groupings, to compare with.
 
-    `codec` is one of `algorithms`, several with commas between, or auto, which sends more coarsely only where a step is
-    predicted to gain by it at least LEAST_GAIN. `fusion` is cupcake (optimal), layer-wise, one, or equal:GROUPS.
+    `codec` is one of `algorithms`, several separated by commas, or auto, which takes a lossier codec only where it is
+    predicted to make a step faster by LEAST_GAIN. `fusion` is cupcake (optimal), layer-wise, one, or equal:GROUPS.
     """
 
     def of(specs: Sequence[str]) -> Plan:
@@ -112,7 +114,8 @@ def plan(
     if codec != "auto":
         return replace(of(specs), alternatives=alternatives)
     chosen, *coarser = [of(specs) for specs in MILDEST_FIRST]
-    # Where the prediction for none is too high, codecs would win what is not there. What was measured bounds it.
+    # If the step without a codec were predicted too slow, codecs would seem to gain what they do not. So the prediction
+    # is bounded by the plain step that was measured.
     chosen_s = _at_most(_step_s(chosen), profile.plain_step_s)
     for plan in coarser:
         if _step_s(plan) * LEAST_GAIN <= chosen_s:
@@ -134,8 +137,8 @@ def _plan(
     seed: int,
 ) -> Plan:
     routes = routes_of(profile, specs, feedback=feedback)
-    names = [each.name for each in profile.tensors]
-    backward_s = [each.backward_s for each in profile.tensors]
+    names = [tensor.name for tensor in profile.tensors]
+    backward_s = [tensor.backward_s for tensor in profile.tensors]
     if fusion == CUPCAKE:
         ends, chosen, gap_s = _best(backward_s, [route for _, _, route in routes])
     else:
@@ -148,7 +151,7 @@ def _plan(
         groups.append(PlannedGroup(tuple(names[begin:end]), spec, primitive, math.ceil(sum(costs.nbytes[begin:end]))))
     return Plan(
         world_size=profile.world_size,
-        sizes={each.name: each.num_values for each in profile.tensors},
+        sizes={tensor.name: tensor.num_values for tensor in profile.tensors},
         groups=tuple(groups),
         order=profile.order,
         feedback=feedback,
@@ -173,36 +176,36 @@ def _all_by(plan: Plan, spec: str) -> Plan:
 
 
 def _best(backward_s: Sequence[float], routes: Sequence[Route]) -> tuple[tuple[int, ...], tuple[int, ...], float]:
-    """Cupcake's plan, and how far from the best of its model it is at most.
+    """Cupcake's plan, and at most how far it is from the best plan of Cupcake's model.
 
-    The prediction also counts what messages and backward take from each other, which the model that is solved exactly
-    does not. Where one of the usual plans is predicted to be faster, it is taken.
+    The prediction also counts how messages and backward slow each other down. The model that is solved exactly does
+    not. Where one of the usual plans is predicted to be faster, that one is taken.
     """
-    found = fuse(backward_s, routes)
+    fusion = fuse(backward_s, routes)
     count = len(backward_s)
-    usual = dict.fromkeys(_fixed(fusion, count) for fusion in USUAL)
-    options = [(found.ends, found.chosen), *((ends, _best_uniform(backward_s, routes, ends)) for ends in usual)]
-    ends, chosen = min(options, key=lambda each: replay(backward_s, routes, *each, predict=True).seconds)
+    usual = dict.fromkeys(_fixed(name, count) for name in USUAL)
+    options = [(fusion.ends, fusion.chosen), *((ends, _best_uniform(backward_s, routes, ends)) for ends in usual)]
+    ends, chosen = min(options, key=lambda option: replay(backward_s, routes, *option, predict=True).seconds)
     beyond_s = replay(backward_s, routes, ends, chosen).seconds - replay(backward_s, routes, *options[0]).seconds
-    return ends, chosen, found.gap_s + max(0.0, beyond_s)
+    return ends, chosen, fusion.gap_s + max(0.0, beyond_s)
 
 
 def predict(profile: Profile, plan: Plan) -> Prediction:
-    """What a plan would take by another profile of the same model, made later say."""
-    plan.check({each.name: each.num_values for each in profile.tensors}, profile.world_size)
-    by_name = {each.name: each for each in profile.tensors}
+    """How long a plan's steps would take by another profile of the same model, for instance a later one."""
+    plan.check({tensor.name: tensor.num_values for tensor in profile.tensors}, profile.world_size)
+    by_name = {tensor.name: tensor for tensor in profile.tensors}
     tensors = tuple(by_name[name] for group in plan.groups for name in group.names)
     specs = tuple(dict.fromkeys(group.codec for group in plan.groups))
     routes = routes_of(replace(profile, tensors=tensors), specs, feedback=plan.feedback)
     numbers = {(spec, primitive): number for number, (spec, primitive, _) in enumerate(routes)}
     ends = list(accumulate(len(group.names) for group in plan.groups))
     chosen = [numbers[group.codec, group.primitive] for group in plan.groups]
-    backward_s = [each.backward_s for each in tensors]
+    backward_s = [tensor.backward_s for tensor in tensors]
     return _predicted(profile, replay(backward_s, [route for _, _, route in routes], ends, chosen, predict=True), 0.0)
 
 
 def ddp_ends(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Where plain DDP's own buckets end, once it has learnt the order."""
+    """Where the buckets of plain DDP end, once it has learnt the order."""
     ends: list[int] = []
     filled = 0
     for number, size in enumerate(sizes):
@@ -225,28 +228,28 @@ def _fixed(fusion: str, count: int) -> tuple[int, ...]:
 
 
 def _best_uniform(backward_s: Sequence[float], routes: Sequence[Route], ends: Sequence[int]) -> tuple[int, ...]:
-    """One route for all groups."""
+    """The best plan with these ends and one route for all groups."""
     options = [(route,) * len(ends) for route in range(len(routes))]
     return min(options, key=lambda chosen: replay(backward_s, routes, ends, chosen, predict=True).seconds)
 
 
 def _alternatives(profile: Profile, specs: Sequence[str], feedback: bool) -> dict[str, float]:
-    """What the usual plans would take."""
-    found = {}
-    sizes = [each.num_values for each in profile.tensors]
-    backward_s = [each.backward_s for each in profile.tensors]
+    """The predicted seconds a step of the usual plans, by name."""
+    step_s = {}
+    sizes = [tensor.num_values for tensor in profile.tensors]
+    backward_s = [tensor.backward_s for tensor in profile.tensors]
     for spec in (NONE, "bfloat16"):
         [(_, _, route)] = routes_of(profile, (spec,), feedback=feedback)
         ends = ddp_ends(sizes)
-        found[spec] = profile.rest_s + replay(backward_s, [route], ends, [0] * len(ends), predict=True).seconds
+        step_s[spec] = profile.rest_s + replay(backward_s, [route], ends, [0] * len(ends), predict=True).seconds
     routes = [
         route for spec, _, route in routes_of(profile, specs, feedback=feedback) if algorithm(spec).codec is not None
     ]
     for fusion in (LAYER_WISE, ONE_GROUP) if routes else ():
         ends = _fixed(fusion, len(sizes))
         chosen = _best_uniform(backward_s, routes, ends)
-        found[fusion] = profile.rest_s + replay(backward_s, routes, ends, chosen, predict=True).seconds
-    return found
+        step_s[fusion] = profile.rest_s + replay(backward_s, routes, ends, chosen, predict=True).seconds
+    return step_s
 
 
 def _predicted(profile: Profile, timeline: Timeline, gap_s: float) -> Prediction:

@@ -1,4 +1,4 @@
-"""Which class a group is: by its codec, and by the primitive through which its ranks' payloads meet."""
+"""The class of a group, by its codec and by the primitive that exchanges its payloads."""
 
 from collections.abc import Mapping, Sequence
 
@@ -28,14 +28,14 @@ def make_group(
     momentum: float = 0.9,
     state: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> Group:
-    """A group of a plan. `state` is what was remembered when a group or several were saved."""
+    """A group of a plan. `state` is the saved memory of one or more groups."""
     parameters = Parameters(number, tuple(names), tuple(sizes), algorithm, door, device, seed)
     dense = algorithm.spec in (NONE, *DENSE)
     if not dense and not algorithm.memory:
-        state = {}  # a codec without feedback makes good for nothing
+        state = {}  # without feedback, losses are not made up for
     state = state or {}
-    # Where groups have changed since it was saved, what lies in somebody else's slice now is remembered as if our first
-    # encoding had lost it: the mean is the same.
+    # Groups may have changed since the state was saved. What now lies in another rank's slice is remembered as if this
+    # rank's first encoding had lost it: the mean is the same.
     owed = flat_of(state.get(OWED, {}), names, sizes, device)
     slices, debt = [list(sizes)], None
     if primitive == TWO_STEP:

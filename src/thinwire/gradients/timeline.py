@@ -1,19 +1,21 @@
 """When each group of gradients is compressed, sent and decompressed: the model that Cupcake (MLSys 2023) plans by.
 
-Tensors are numbered in the order in which backward makes their gradients. Group j holds those from e_{j-1} up to e_j,
-and goes by one route: a codec, and a primitive by which payloads meet. With h, g, d its seconds of compression,
-transfer and decompression and b those of backward,
+Tensors are numbered in the order in which backward makes their gradients. Group j holds the tensors from e_{j-1} up to
+e_j and goes by one route: a codec, and the primitive that exchanges its payloads. With h, g and d its seconds of
+compression, transfer and decompression, and b those of backward,
 
     C_j = C_{j-1} + b + h        compression shares the engine with backward, and delays it
     D_j = max(C_j, D_{j-1}) + g  one channel, first in first out
     R_j = max(R_{j-1}, D_j, C_y) + d  decompression after backward, in order; R_y is the end
 
-h and d have a part for the group and one for each tensor in it, g is any function of the group's bytes. Pure.
+h and d consist of a fixed part for the group and a part for each tensor in it; g is any function of the group's bytes.
+Pure.
 
-Where ranks compute on the cores that carry messages, a transfer takes something from backward, its toll, which h has in
-it, and backward makes a transfer longer, by its lag. Both only while backward runs: the planner charges every group the
-toll and none the lag; `replay`, where it is to predict a step, those that depart before the end, and then. There, too,
-a transfer that has waited for the one before it is as much shorter as its haste.
+Where ranks compute on the same cores that carry messages, transfers and backward slow each other down. A transfer
+delays backward by its toll, which is included in h, and backward makes a transfer longer by its lag. Both happen only
+while backward runs. The planner charges the toll to all groups and the lag to none. `replay(predict=True)` charges both
+to the groups that depart before backward ends, at the time when they depart. It also makes a transfer that had to wait
+for the one before it shorter, by its haste.
 """
 
 import math
@@ -29,9 +31,9 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class Route:
-    """What compressing, sending and decompressing takes: a codec and a primitive, tensor by tensor.
+    """What compressing, sending and decompressing takes by one codec and primitive, tensor by tensor.
 
-    `transfer_s` need not rise with the bytes; where it is infinite, so many can't go at once.
+    `transfer_s` need not rise with the bytes. Where it is infinite, that number of bytes can't be sent in one group.
     """
 
     name: str
@@ -75,7 +77,7 @@ class GroupTimes:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Every group of a plan; `backward_end_s` is C_y, when the last one has been compressed."""
+    """The times of all groups of a plan. `backward_end_s` is C_y, when the last group has been compressed."""
 
     groups: tuple[GroupTimes, ...]
 
@@ -96,65 +98,67 @@ def replay(
     *,
     predict: bool = False,
 ) -> Timeline:
-    """What the plan takes whose groups end at `ends` and go by the routes numbered `chosen`.
+    """The timeline of the plan whose groups end at `ends` and go by the routes numbered `chosen`.
 
-    `predict`: with tolls and lags where they fall, not as the planner reckons.
+    `predict`: with tolls, lags and haste where they occur, instead of the planner's simpler model.
     """
     require_model(backward_s, routes)
     _require_plan(len(backward_s), len(routes), ends, chosen)
-    made = prefix_sums(backward_s)
+    backward_sums = prefix_sums(backward_s)
     sums = {
         route: [
-            prefix_sums(each) for each in (routes[route].compress_s, routes[route].decompress_s, routes[route].nbytes)
+            prefix_sums(values)
+            for values in (routes[route].compress_s, routes[route].decompress_s, routes[route].nbytes)
         ]
         for route in set(chosen)
     }
     parts = []
     for start, end, route in zip([0, *ends[:-1]], ends, chosen, strict=True):
-        compress, decompress, size = (float(each[end] - each[start]) for each in sums[route])
-        parts.append((route, float(made[end] - made[start]), compress, decompress, size))
-    return _assembled(routes, parts, *(_predicted if predict else _reckoned)(routes, parts))
+        compress, decompress, size = (float(tensor_sums[end] - tensor_sums[start]) for tensor_sums in sums[route])
+        parts.append((route, float(backward_sums[end] - backward_sums[start]), compress, decompress, size))
+    return _assembled(routes, parts, *(_predicted if predict else _planned)(routes, parts))
 
 
 Part = tuple[int, float, float, float, float]  # of a group: route, backward, compression, decompression, bytes
 Span = tuple[float, float]
 
 
-def _reckoned(routes: Sequence[Route], parts: Sequence[Part]) -> tuple[list[Span], list[Span]]:
-    """Groups' compression and transfer, as the planner has them."""
-    made, sent = [], []
+def _planned(routes: Sequence[Route], parts: Sequence[Part]) -> tuple[list[Span], list[Span]]:
+    """Each group's compression and transfer in the planner's model."""
+    compressed, sent = [], []
     ready = free = 0.0  # C and D
     for route, backward, compress, _, size in parts:
         begin = ready + backward
         ready = begin + (routes[route].compress_fixed_s + compress)
-        made.append((begin, ready))
+        compressed.append((begin, ready))
         departure = max(ready, free)
         free = departure + routes[route].send_s(size)
         sent.append((departure, free))
-    return made, sent
+    return compressed, sent
 
 
 def _predicted(routes: Sequence[Route], parts: Sequence[Part]) -> tuple[list[Span], list[Span]]:
-    """The same as it happens: what departs while the engine works delays that, and is delayed."""
-    made: list[Span] = []
+    """The same with contention: a transfer that departs while the rank computes delays computation and is delayed."""
+    compressed: list[Span] = []
     sent: list[Span] = []
     waiting: deque[tuple[int, float]] = deque()
     free = 0.0
 
     def departure() -> float:
-        return max(made[len(sent)][1], free)
+        return max(compressed[len(sent)][1], free)
 
     def depart(lag: bool) -> float:
-        """The next one; its toll."""
+        """Send the next group; return its toll."""
         nonlocal free
-        route, size = waiting.popleft()
-        begin, own = departure(), routes[route]
-        haste = own.haste_s if begin > made[len(sent)][1] else 0.0
-        free = begin + max(own.send_s(size) - haste, 0.0) + (own.lag_s if lag else 0.0)
+        number, size = waiting.popleft()
+        begin, route = departure(), routes[number]
+        haste = route.haste_s if begin > compressed[len(sent)][1] else 0.0
+        free = begin + max(route.send_s(size) - haste, 0.0) + (route.lag_s if lag else 0.0)
         sent.append((begin, free))
-        return own.toll_s(size)
+        return route.toll_s(size)
 
     def worked(begin: float, seconds: float) -> float:
+        """When a computation of this length ends, with the tolls of the transfers that depart meanwhile."""
         end = begin + seconds
         while waiting and departure() < end:
             end += depart(lag=True)
@@ -164,25 +168,30 @@ def _predicted(routes: Sequence[Route], parts: Sequence[Part]) -> tuple[list[Spa
     for route, backward, compress, _, size in parts:
         begin = worked(now, backward)
         now = worked(begin, max(routes[route].compress_fixed_s + compress - routes[route].toll_s(size), 0.0))
-        made.append((begin, now))
+        compressed.append((begin, now))
         waiting.append((route, size))
     while waiting:
         depart(lag=False)
-    return made, sent
+    return compressed, sent
 
 
-def _assembled(routes: Sequence[Route], parts: Sequence[Part], made: Sequence[Span], sent: Sequence[Span]) -> Timeline:
-    groups, over = [], made[-1][1]  # R
-    for (route, _, _, decompress, _), compressed, transferred in zip(parts, made, sent, strict=True):
-        begin = max(over, transferred[1])
+def _assembled(
+    routes: Sequence[Route], parts: Sequence[Part], compressed: Sequence[Span], sent: Sequence[Span]
+) -> Timeline:
+    groups, over = [], compressed[-1][1]  # R
+    for (route, _, _, decompress, _), compression, transfer in zip(parts, compressed, sent, strict=True):
+        begin = max(over, transfer[1])
         over = begin + (routes[route].decompress_fixed_s + decompress)
-        groups.append(GroupTimes(*compressed, *transferred, begin, over))
+        groups.append(GroupTimes(*compression, *transfer, begin, over))
     return Timeline(tuple(groups))
 
 
 def prefix_sums(values: Sequence[float]) -> Array:
-    """Of none, of the first, of the first two, ... A group's bytes are a difference of two, here as in the planner:
-    a transfer that jumps at some size must see the same number in both."""
+    """The sums of the first 0, 1, 2, ... values.
+
+    Both `replay` and the planner take a group's bytes as a difference of two of these sums. A transfer time that jumps
+    at some size must see exactly the same number in both.
+    """
     return np.concatenate(([0.0], np.cumsum(np.asarray(values, dtype=np.float64))))
 
 

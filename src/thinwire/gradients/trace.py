@@ -13,7 +13,7 @@ LANES = ("backward", "compress", "transfer", "decompress")
 
 
 def write_trace(path: Path, plan: Plan, times: Sequence[MeasuredGroup] = ()) -> None:
-    """Gantt of the plan's timeline and, given a hook's `times`, of the last step beside it."""
+    """A Gantt chart of the plan's timeline and, given a hook's `times`, of the last step beside it."""
     if plan.predicted is None:
         raise ValueError("write_trace: this plan has no timeline; make it with gradients.plan")
     events = [*_names(PREDICTED, "predicted"), *_names(MEASURED, "measured")]

@@ -1,6 +1,6 @@
-"""Groups that meet in two steps: each rank owns a slice, adds it up, encodes the sum again and sends it to all.
+"""Groups that are exchanged in two steps: each rank adds up its own slice, encodes the sum again and sends it to all.
 
-A rank sends 2 (n - 1) / n c bytes. What the second encoding loses its owner remembers (`SliceDebt`).
+A rank sends 2 (n - 1) / n c bytes. The owner of a slice remembers what the second encoding loses (`SliceDebt`).
 """
 
 import torch
@@ -11,7 +11,7 @@ from thinwire.links import Transfer
 
 
 class TwoStep(Coded):
-    """Two encodings: of this rank's gradient, slice by slice, and of the sum of its own slice."""
+    """Two encodings: of this rank's gradient, slice by slice, and of the sum of the slice that it owns."""
 
     _slices_in: Transfer[list[Tensor]]  # of this rank's slice, from all ranks
     _sums: Transfer[list[Tensor]]  # of every slice, from its owner
@@ -37,7 +37,7 @@ class TwoStep(Coded):
         self._slices_in.then(self._pass_on)
 
     def _pass_on(self, payloads: list[Tensor]) -> None:
-        """Add up this rank's slice and send it to all. On the thread that saw the payloads come."""
+        """Add up this rank's slice and send the sum to all. Runs on the thread that has received the payloads."""
         door, debt = self._parameters.door, self._slice_debt
         assert debt is not None
         codec, data = self._codecs[door.rank], torch.empty_like(payloads[0])

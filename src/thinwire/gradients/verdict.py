@@ -1,13 +1,13 @@
-"""Whether a codec that `auto` has chosen costs more than it saves: progress per second beside milder ones'. Pure.
+"""Whether a codec that `auto` has chosen costs more than it saves: its progress per second against milder ones. Pure.
 
-By what was measured of the run (`progress.py`) and what was predicted of steps (`plan.rivals`).
+Progress is measured in the run (`progress.py`), the time of steps is predicted (`plan.rivals`).
 """
 
 from thinwire.gradients.algorithms import LEAST_GAIN, NONE
 from thinwire.gradients.planning import Plan
 from thinwire.gradients.progress import Progress
 
-# Windows in a row: one may be by chance, and soon after a change of learning rate.
+# Windows in a row: a single one may be bad by chance, or just after a change of learning rate.
 PATIENCE = 2
 
 
@@ -17,22 +17,24 @@ class Verdict:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._behind = 0
-        # The mildest, unless the next is worth it.
+        # The mildest codec, unless the next one is enough faster.
         self.milder = NONE
         for spec, step_s in plan.rivals.items():
             if step_s * LEAST_GAIN <= plan.rivals[self.milder]:
                 self.milder = spec
 
     def falls_back(self, progress: Progress) -> bool:
+        """Whether to give the codecs up after this window."""
         if not self._plan.rivals or self._plan.predicted is None:
             return False
-        # A step of a milder codec makes all of its progress.
+        # A step of a milder codec counts as full progress.
         is_behind = progress.share / self._plan.predicted.step_s < 1 / self._plan.rivals[self.milder]
         self._behind = self._behind + 1 if is_behind else 0
         # A window without any progress is more than chance.
         return self._behind >= PATIENCE or progress.share <= 0
 
     def words(self, progress: Progress) -> str:
+        """The warning to show."""
         assert self._plan.predicted is not None
         codecs = ",".join(sorted({group.codec for group in self._plan.groups}))
         step_ms, milder_ms = 1e3 * self._plan.predicted.step_s, 1e3 * self._plan.rivals[self.milder]

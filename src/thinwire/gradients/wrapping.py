@@ -1,4 +1,4 @@
-"""A user's model as a DistributedDataParallel with exactly the plan's groups, over all ranks or a process group's."""
+"""Wraps a model as DistributedDataParallel with exactly the plan's groups, over all ranks or a process group."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from thinwire.links import Door
 from thinwire.links.agreement import Fact, expect_same
 
 MIB = 1024**2
-# Under which a wrapped model has its hook.
+# The attribute of a wrapped model that holds its hook.
 NAME = "thinwire"
 
 
@@ -37,9 +37,9 @@ def wrap(
     """The model on all ranks, its gradients averaged by the plan at the end of every backward pass.
 
     `scaler` is the GradScaler in use, if any. `state` is what `hook_of(model).state_dict()` gave.
-    `progress_every` so many steps lossy codecs are measured, on a sample; 0: never. Other options are
-    DistributedDataParallel's, `process_group` and `device_mesh` among them: `door` is one over the same ranks then,
-    and profile and plan are that group's. Its first pass is sent uncompressed: DDP learns the order of gradients in it.
+    The progress of lossy codecs is measured on a sample, over windows of `progress_every` steps; 0 means never. Other
+    options are DistributedDataParallel's. With `process_group` or `device_mesh`, `door` must reach the same ranks, and
+    profile and plan must be made for them. The first pass is sent uncompressed: it shows DDP the order of gradients.
     """
     for name in ("bucket_cap_mb", "bucket_cap_mb_list", "static_graph"):
         if name in options:
@@ -73,9 +73,10 @@ def wrap(
     _expect_same_plan(door, plan)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     state_of_hook = Hook(plan, door, names, scaler=scaler, state=state, progress_every=progress_every)
-    # Without the copies back from buckets. (Those into them stay: a gradient that was set to None is made elsewhere.)
+    # Avoids copies from the buckets to gradients. Copies into them remain where gradients are set to None, since
+    # autograd makes new ones elsewhere.
     options.setdefault("gradient_as_bucket_view", True)
-    limits: Any = caps(plan, model)  # fractions of a MiB, which DDP takes though it says int
+    limits: Any = caps(plan, model)  # fractions of a MiB, which DDP accepts though its type says int
     wrapped = DistributedDataParallel(model, bucket_cap_mb_list=limits, find_unused_parameters=any_unused, **options)
     wrapped.register_comm_hook(state_of_hook, hook.run)
     wrapped.register_forward_hook(lambda *_: state_of_hook.begin())
@@ -110,7 +111,7 @@ def _group_of(options: Mapping[str, Any]) -> dist.ProcessGroup | None:
 
 
 def _join_hook(wrapped: DistributedDataParallel, plan: Plan) -> Callable[..., Any]:
-    """What `with model.join():` asks for, refused where ranks that have joined could not do as the others do."""
+    """The hook of `with model.join():`. Raises where a rank that has joined could not do what the other ranks do."""
 
     def join_hook(**options: Any) -> Any:
         if plan.order != READY:
@@ -129,11 +130,11 @@ def _join_hook(wrapped: DistributedDataParallel, plan: Plan) -> Callable[..., An
 
 
 def _expect_same_plan(door: Door, plan: Plan) -> None:
-    """Raise where ranks differ: their messages would not fit, or one would fall back alone."""
+    """Raise if ranks have different plans: messages would not fit, or one rank would fall back alone."""
     content = {
         name: value for name, value in asdict(plan).items() if name not in ("predicted", "alternatives", "rivals")
     }
-    if plan.rivals and plan.predicted is not None:  # processors of several kinds may differ in the last digits
+    if plan.rivals and plan.predicted is not None:  # different processors may differ in the last digits
         content["judged by"] = [f"{step_s:.6g}" for step_s in (plan.predicted.step_s, *plan.rivals.values())]
     remedy = "make it from a profile that all ranks took together, or give all the same file"
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
@@ -145,9 +146,9 @@ def _listed(ranks: Sequence[int]) -> str:
 
 
 def caps(plan: Plan, model: nn.Module) -> list[float]:
-    """DDP's limits, in MiB, that cut just so: it closes a bucket once its bytes reach the limit."""
+    """DDP's bucket limits in MiB that yield the plan's groups: DDP closes a bucket once its bytes reach the limit."""
     sizes = {name: parameter.nbytes for name, parameter in model.named_parameters()}
     filled = [sum(sizes[name] for name in group.names) for group in plan.groups]
     limits = [(size + 0.5) / MIB for size in filled if size]
-    # Where DDP does not learn the order, it cuts in the order of definition and turns that around.
+    # Where DDP does not learn the order, it cuts buckets in the order of definition and reverses them.
     return limits if plan.order == READY else limits[::-1]

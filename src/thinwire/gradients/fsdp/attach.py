@@ -1,4 +1,4 @@
-"""The way in: a model that went through `fully_shard` sends by codecs from then on."""
+"""`compress`: makes a model that went through `fully_shard` send its gradients and parameters by codecs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,10 +32,10 @@ def compress(
     feedback: bool = True,
     seed: int = 0,
 ) -> nn.Module:
-    """Let every unit of a `fully_shard`ed model send its gradients by this codec. Returns the model.
+    """Let all units of a model that went through `fully_shard` send their gradients by this codec. Returns the model.
 
-    `parameters`, "uniform:8" or "uniform:4", is for the all-gather; without it parameters are sent as they are.
-    `slow` is the dimension of the mesh that crosses the slow link, and the only one whose messages are compressed:
+    `parameters` is the codec of the all-gather, "uniform:8" or "uniform:4". Without it parameters are sent as they are.
+    `slow` is the dimension of the mesh that crosses the slow link. Only its messages are compressed. The default is
     "replicate" where there are replicas (HSDP), else "shard". `scaler` is the GradScaler in use, if any.
     """
     codec_of_gradients, remembers = for_gradients(codec, feedback=feedback)
@@ -76,15 +76,16 @@ def compress(
             gather = DifferencesGathered(unit, codec_of_parameters, door, seed=seed)
             unit.use_all_gather(gather)
             gathers.append(gather)
-    found = Compression(units, reducers, gathers, passes, doors.opened)
-    model.__dict__[NAME] = found
-    # A checkpoint loaded in the middle is another model: what the others hold of the old one is no base to start from.
-    model.register_load_state_dict_post_hook(lambda *_: found.reset_parameters())
+    compression = Compression(units, reducers, gathers, passes, doors.opened)
+    model.__dict__[NAME] = compression
+    # A checkpoint that is loaded during training replaces the weights. The differences that are sent next can't start
+    # from what the other ranks hold of the old ones.
+    model.register_load_state_dict_post_hook(lambda *_: compression.reset_parameters())
     return model
 
 
 class _Doors:
-    """A door for each group of ranks: the user's where it has just these, else one of our own."""
+    """A door for each group of ranks: the user's door if it reaches exactly these ranks, else a new one."""
 
     def __init__(self, door: Door | None) -> None:
         self._users = door

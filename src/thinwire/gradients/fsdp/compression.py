@@ -1,9 +1,10 @@
-"""What was put into one model: its memory as DTensors, for torch.distributed.checkpoint at any number of ranks.
+"""The compression of one model. Its memory is saved as DTensors, so that another number of ranks can load it.
 
-What ranks remember of a parameter is what the optimizer has yet to get of its gradient: with n ranks and the mean,
-(1/n) sum of m over them. So it is saved as that sum, laid out like the parameter, with n beside it. With n' ranks the
-owner of a slice takes the sum times n'/n for its m (each of R replicas an equal part), the others nothing: (1/n') sum
-of m' is what it was. With a divide factor of the user's gradients are sums, and the sum stays as it is.
+What ranks remember of a parameter is the part of its gradient that the optimizer has yet to get. With n ranks and the
+mean this is (1/n) sum of m over ranks. The sum is saved, laid out like the parameter, together with n. When n' ranks
+load it, the owner of a slice sets its m to n'/n times the sum (each of R replicas to an equal part of that), and the
+other ranks start from zero: (1/n') sum of m' is as before. If the user has set a divide factor, gradients are sums, and
+the saved sum is used as it is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,9 +28,9 @@ RANKS, STEPS = "ranks", "steps"
 
 
 class Compression:
-    """`compression_of(model)`. A Stateful: torch.distributed.checkpoint saves and loads it as it is.
+    """What `compression_of(model)` returns. A Stateful, which torch.distributed.checkpoint can save and load.
 
-    `skipped` counts backward passes in which somebody's gradient was not finite.
+    `skipped` counts backward passes in which some rank's gradient was not finite.
     """
 
     def __init__(
@@ -48,10 +49,10 @@ class Compression:
         return self._passes.skipped
 
     def state_dict(self) -> dict[str, Any]:
-        """What is remembered, tensors by name. All ranks call it together, between steps."""
+        """What is remembered, as tensors by name. All ranks call it together, between steps."""
         state: dict[str, Any] = {
             RANKS: torch.tensor(self._num_ranks()),
-            STEPS: torch.tensor(max(each.steps for each in self._reducers)),
+            STEPS: torch.tensor(max(reducer.steps for reducer in self._reducers)),
         }
         for unit, reducer in zip(self._units, self._reducers, strict=True):
             if unit.trained:
@@ -61,17 +62,17 @@ class Compression:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What `state_dict` gave, here or at another number of ranks. What it does not name is forgotten.
+        """Load what `state_dict` gave, with any number of ranks. Memory of parameters that it does not name is cleared.
 
-        Set a divide factor of your own (`set_gradient_divide_factor`) before.
+        If you use a divide factor (`set_gradient_divide_factor`), set it before.
         """
         for unit, reducer in zip(self._units, self._reducers, strict=True):
             reducer.clear()
-            grown = 1.0 if unit.sums() else self._num_ranks() / float(state[RANKS])
+            factor = 1.0 if unit.sums() else self._num_ranks() / float(state[RANKS])
             for name in unit.trained:
                 if f"{OWED}/{name}" in state:
-                    own = unit.padded(name, _local(state[f"{OWED}/{name}"]))
-                    reducer.owe(name, own.mul_(grown))
+                    own_slice = unit.padded(name, _local(state[f"{OWED}/{name}"]))
+                    reducer.owe(name, own_slice.mul_(factor))
             reducer.steps = int(state[STEPS])
         for unit, gather in zip(self._units, self._gathers, strict=bool(self._gathers)):
             if all(f"{HELD}/{name}" in state for name in unit.names):
@@ -81,32 +82,32 @@ class Compression:
                 gather.reset()
 
     def reset_parameters(self) -> None:
-        """Have the next gathers send all weights as they are: after they were set by hand. For all ranks together."""
+        """Let the next gathers send all weights as they are. Call it on all ranks after setting weights by hand."""
         for gather in self._gathers:
             gather.reset()
 
     def close(self) -> None:
-        """Close the doors that `compress` opened beside yours."""
+        """Close the doors that `compress` opened itself."""
         for door in self._own_doors:
             door.close()
 
     def _num_ranks(self) -> int:
-        """How many ranks' gradients make one."""
+        """The number of ranks whose gradients are combined."""
         return self._units[0].num_shards * self._units[0].num_replicas
 
 
 def compression_of(model: nn.Module) -> Compression:
     """The Compression that `compress` put into this model."""
-    found = model.__dict__.get(NAME)
-    if not isinstance(found, Compression):
+    compression = model.__dict__.get(NAME)
+    if not isinstance(compression, Compression):
         raise ValueError("compression_of: this model did not go through gradients.fsdp.compress")
-    return found
+    return compression
 
 
-def _named(what: str, unit: Unit, names: Sequence[str], own: Tensor) -> dict[str, DTensor]:
-    """A rank's slice of a unit, as a DTensor for each parameter."""
-    parts = own.split([unit.sizes[name] for name in names])
-    return {f"{what}/{name}": unit.sharded(name, part) for name, part in zip(names, parts, strict=True)}
+def _named(kind: str, unit: Unit, names: Sequence[str], own_slice: Tensor) -> dict[str, DTensor]:
+    """This rank's slice of a unit, as a DTensor for each parameter, under the keys KIND/NAME."""
+    parts = own_slice.split([unit.sizes[name] for name in names])
+    return {f"{kind}/{name}": unit.sharded(name, part) for name, part in zip(names, parts, strict=True)}
 
 
 def _local(saved: Tensor) -> Tensor:

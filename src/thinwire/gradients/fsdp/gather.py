@@ -1,8 +1,9 @@
-"""FSDP's all-gather: the difference of a shard to what the others hold of it, in a few bits.
+"""FSDP's all-gather: sends the difference between a shard and what the other ranks hold of it, in a few bits.
 
-The loop is closed: every rank keeps the unit as all hold it, and a sender takes its difference to that. So what a codec
-loses is in the next difference, and errors do not add up; the weights that an optimizer steps stay exact. The first
-gather sends all as it is. Weights that have not changed, in backward's gather for one, are not sent again.
+All ranks hold the same copy of the unit, and a sender encodes the difference between its shard and that copy. So what a
+codec loses is part of the next difference, and errors do not add up. The weights that the optimizer updates stay exact.
+The first gather sends all weights as they are. Weights that have not changed are not sent again, for instance in the
+gather of backward.
 """
 
 from collections.abc import Sequence
@@ -19,12 +20,12 @@ from thinwire.gradients.layout import parts_of
 from thinwire.links import Door
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-# After the payload: how often this unit was gathered, 8 bytes, and whether all was finite.
+# Bytes after the payload: 8 for how often this unit was gathered, 1 for whether all values were finite.
 TRAILER = 9
 
 
 class DifferencesGathered(AllGather):
-    """One unit's. It keeps the whole unit in float32, as long as training lasts, and our own shard twice more."""
+    """The all-gather of one unit. It keeps the whole unit in float32, and this rank's shard two more times."""
 
     def __init__(self, unit: Unit, codec: Codec, door: Door, *, seed: int) -> None:
         self._unit, self._codec, self._door, self._seed = (
@@ -34,16 +35,16 @@ class DifferencesGathered(AllGather):
             seed,
         )
         self._channel = f"parameters.fsdp.{unit.name}"
-        self._held: Tensor | None = None  # [n, S], as all ranks hold it
-        self._own = torch.empty(0)  # our row of it
-        self._sent = torch.empty(0)  # the shard that it stands for
+        self._held: Tensor | None = None  # [n, S], the copy that all ranks hold
+        self._own = torch.empty(0)  # this rank's row of it
+        self._sent = torch.empty(0)  # the shard that was gathered last
         self._versions: tuple[int, ...] = ()
-        self._start: Tensor | None = None  # our row of what was held when it was saved
+        self._start: Tensor | None = None  # this rank's row of the copy in a loaded state
         self._after: torch.Event | None = None
         self.gathers = 0
 
     def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """On a CPU FSDP reads straight out of what we keep; that it copies our own shard into it first is undone."""
+        """On a CPU FSDP reads directly from the held copy. It first writes its own shard there; `_give` undoes that."""
         readable = device.type == "cpu" and dtype == torch.float32 and not self._unit.gathers_from_fewer()
         if self._held is not None and readable:
             return self._held.view(-1)
@@ -54,7 +55,8 @@ class DifferencesGathered(AllGather):
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
         if tuple(dist.get_process_group_ranks(group)) != self._door.ranks:
-            # After forward the shards of fewer ranks hold all of it (`reshard_after_forward=2`), as all hold it.
+            # With `reshard_after_forward=2` or the like, fewer ranks share the unit after forward. They hold shards of
+            # the gathered values, so a plain gather suffices.
             return dist.all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
         if input_tensor.dtype not in FLOATS:
             raise ValueError(
@@ -63,17 +65,17 @@ class DifferencesGathered(AllGather):
             )
         stream = None if input_tensor.device.type == "cpu" else torch.accelerator.current_stream(input_tensor.device)
         if stream is not None and self._after is not None:
-            stream.wait_event(self._after)  # FSDP gathers on one stream in forward, on another where asked to
+            stream.wait_event(self._after)  # FSDP may gather on another stream than the last time
         self._gather(output_tensor, input_tensor)
         self._after = None if stream is None else stream.record_event()
         return None
 
     def reset(self) -> None:
-        """Whatever the others hold, the next gather sends all as it is. For all ranks together."""
+        """Let the next gather send the whole shard as it is. All ranks call it together."""
         self._held, self._start = None, None
 
     def as_held(self) -> Tensor:
-        """This rank's shard as the others hold it, or will after the first gather."""
+        """This rank's shard as the other ranks hold it, or will hold it after the first gather."""
         if self._held is not None:
             return self._own
         if self._start is not None:
@@ -81,7 +83,7 @@ class DifferencesGathered(AllGather):
         return torch.cat([self._unit.shard(name).float() for name in self._unit.names]).to(self._unit.device)
 
     def start_with(self, held: Tensor) -> None:
-        """Take this for the shard as the others hold it."""
+        """Let the next gather start from this copy of the shard."""
         self._held, self._start = None, held
 
     def _gather(self, output: Tensor, shard: Tensor) -> None:
@@ -93,7 +95,7 @@ class DifferencesGathered(AllGather):
             changed = self._start is not None
             self._start = None
         else:
-            # By content too: what writes to `p.data` counts no versions.
+            # Values are compared too, since writing to `p.data` changes no version.
             changed = versions != self._versions or not torch.equal(shard, self._sent)
         if changed and not self._send_difference(shard):
             self._send_whole(shard.float())
@@ -101,15 +103,15 @@ class DifferencesGathered(AllGather):
         self._sent = shard.clone()
         self._give(output)
 
-    def _send_whole(self, own: Tensor) -> None:
+    def _send_whole(self, shard: Tensor) -> None:
         n = self._door.world_size
-        parts = self._door.all_gather(own.contiguous(), [own.nbytes] * n, channel=self._channel).wait()
-        with torch.inference_mode(False):  # a first gather may be an evaluation's
+        parts = self._door.all_gather(shard.contiguous(), [shard.nbytes] * n, channel=self._channel).wait()
+        with torch.inference_mode(False):  # the first gather may happen in inference mode
             self._held = torch.stack([data.view(torch.float32) for data in parts])
-            self._own = own.clone()
+            self._own = shard.clone()
 
     def _send_difference(self, shard: Tensor) -> bool:
-        """False on all ranks where one's was not finite."""
+        """Send the difference; False on all ranks if some rank's was not finite."""
         assert self._held is not None
         n, rank = self._door.world_size, self._door.rank
         difference = shard.float() - self._own
@@ -134,12 +136,13 @@ class DifferencesGathered(AllGather):
         return True
 
     def _agree(self, gathers: list[int]) -> None:
-        for peer, theirs in enumerate(gathers):
-            if theirs != self.gathers:
+        """Raise if another rank has gathered this unit more or fewer times."""
+        for peer, peer_gathers in enumerate(gathers):
+            if peer_gathers != self.gathers:
                 raise RuntimeError(
                     f"rank {self._door.ranks[self._door.rank]} changed parameters of {self._unit.name!r} before gather "
-                    f"{self.gathers}, rank {self._door.ranks[peer]} before gather {theirs}: change them on all ranks "
-                    "in the same steps, in place on the parameter itself, not on its .data"
+                    f"{self.gathers}, rank {self._door.ranks[peer]} before gather {peer_gathers}: change them on all "
+                    "ranks in the same steps, in place on the parameter itself, not on its .data"
                 )
 
     def _give(self, output: Tensor) -> None:

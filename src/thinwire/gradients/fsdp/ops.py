@@ -1,4 +1,4 @@
-"""What torch may ask for when it reduces: a sum, a mean, or a sum of what was multiplied before."""
+"""The reductions that torch may ask for: a sum, a mean, or a sum of values that are multiplied by a factor first."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ from torch.distributed import ReduceOp
 
 
 def factor_of(op: Any, num_ranks: int) -> float:
-    """What every rank's values are multiplied by before they are added up."""
+    """The factor by which each rank's values are multiplied before they are added up."""
     if op == ReduceOp.SUM:
         return 1.0
     if op == ReduceOp.AVG:
         return 1 / num_ranks
-    # Without its factor PREMUL_SUM says nothing; a factor that is a tensor has one value.
+    # PREMUL_SUM needs its factor, which may be a tensor of one value.
     if op == ReduceOp.PREMUL_SUM and getattr(op, "factor", None) is not None:
         return float(op.factor)
     name = getattr(getattr(op, "op", op), "name", op)

@@ -1,4 +1,4 @@
-"""A backward pass as a whole: what its units sent counts if everything was finite, on all ranks, and else nothing."""
+"""A backward pass counts as a whole: memory changes only if all gradients of all units are finite on all ranks."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,22 +12,22 @@ OUTSIDE = -1
 
 
 class Pending(Protocol):
-    """What a unit has sent in the pass under way."""
+    """The memory that a unit has prepared in the current pass: kept by `commit`, or dropped."""
 
     def commit(self) -> None: ...
     def drop(self) -> None: ...
 
 
 class Passes:
-    """Of one model. `skipped` counts those in which somebody's gradient was not finite.
+    """The backward passes of one model. `skipped` counts those in which some rank's gradient was not finite.
 
-    The ranks that exchange payloads see each other's flags. `beside` are the groups along the mesh's other dimensions,
-    whose ranks tell each other one number a pass.
+    Ranks that exchange payloads see each other's flags. `beside` are the groups along the other dimensions of the mesh,
+    whose ranks exchange one number in each pass.
     """
 
     def __init__(self, beside: Sequence[dist.ProcessGroup], device: torch.device, done: Callable[[], None]) -> None:
         self._beside, self._device, self._done = beside, device, done
-        self._under_route = OUTSIDE  # the number of autograd's pass
+        self._under_route = OUTSIDE  # autograd's number of the current pass
         self._pending: list[Pending] = []
         self._fine = True
         self.skipped = 0
@@ -36,7 +36,7 @@ class Passes:
         """A unit has been reduced."""
         current = torch._C._current_graph_task_id()
         if current != self._under_route:
-            self._drop()  # a pass that an error ended has left it
+            self._drop()  # left over from a pass that an error ended
             self._under_route = current
             if current != OUTSIDE:
                 Variable._execution_engine.queue_callback(self._over)
@@ -47,12 +47,12 @@ class Passes:
 
     def _over(self) -> None:
         if self._agreed():
-            for each in self._pending:
-                each.commit()
+            for pending in self._pending:
+                pending.commit()
         else:
             self.skipped += 1
             warnings.warn(
-                f"rank {dist.get_rank()}: somebody's gradient was not finite: the units it is in are NaN on all ranks "
+                f"rank {dist.get_rank()}: some rank's gradient was not finite: the units it is in are NaN on all ranks "
                 "that share them, and what the codecs remember is as it was before this backward pass",
                 RuntimeWarning,
                 stacklevel=2,
@@ -62,6 +62,7 @@ class Passes:
         self._done()
 
     def _agreed(self) -> bool:
+        """Whether all gradients were finite on all ranks."""
         for group in self._beside:
             fine_everywhere = torch.tensor([float(self._fine)], device=self._device)
             dist.all_reduce(fine_everywhere, dist.ReduceOp.MIN, group=group)
@@ -69,6 +70,6 @@ class Passes:
         return self._fine
 
     def _drop(self) -> None:
-        for each in self._pending:
-            each.drop()
+        for pending in self._pending:
+            pending.drop()
         self._pending, self._fine = [], True

@@ -1,4 +1,4 @@
-"""HSDP's all-reduce between replicas, by the codec. Within a replica torch's own reduce-scatter has gone before."""
+"""HSDP's all-reduce between replicas, by the codec. Torch's own reduce-scatter within a replica comes before it."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from thinwire.links import Door
 
 
 class CompressedReplicas:
-    """One unit's hook after the reduce-scatter. Memory is of this rank's slices, by parameter's name."""
+    """One unit's hook after the reduce-scatter. It remembers this rank's slices, by parameter's name."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class CompressedReplicas:
             reduced.fill_(torch.nan)
         elif self._unit.sums():
             reduced.mul_(self._door.world_size)
-        self._reduced = reduced  # on CUDA its memory must not be handed on while the stream still works on it
+        self._reduced = reduced  # on CUDA its storage must not be reused while the stream still works on it
         self.steps += 1
         self._sent = True
         self._passes.take(self, fine=fine)
@@ -70,23 +70,23 @@ class CompressedReplicas:
         self._sent = False
 
     def owed(self) -> Tensor:
-        """What is yet to be delivered to our slices of all trained parameters, the sum over all ranks with data.
+        """What is yet to be delivered to this rank's slices of all trained parameters, summed over all ranks with data.
 
-        In the units of gradients. All ranks ask together.
+        In the units of gradients. All ranks call it together.
         """
         self._rest()
         parts = []
         for name in self._unit.trained:
-            own = torch.zeros(self._unit.sizes[name], dtype=torch.float32, device=self._unit.device)
-            for what in (RESIDUAL, OWED):
-                if name in self._resting.get(what, {}):
-                    own += self._resting[what][name].view(-1)
-            parts.append(own)
+            part = torch.zeros(self._unit.sizes[name], dtype=torch.float32, device=self._unit.device)
+            for kind in (RESIDUAL, OWED):
+                if name in self._resting.get(kind, {}):
+                    part += self._resting[kind][name].view(-1)
+            parts.append(part)
         whole = torch.cat(parts).mul_(self._ranks_before() / self._unit.divisors()[1])
         return self._door.all_reduce(whole, channel=f"{self._channel}.saved").wait()
 
     def owe(self, name: str, own_slice: Tensor) -> None:
-        """Each replica remembers its part."""
+        """Remember this replica's part of what is owed to a slice."""
         self._rest()
         part = self._unit.divisors()[1] / (self._ranks_before() * self._unit.num_replicas)
         self._resting.setdefault(RESIDUAL, {})[name] = own_slice * part
@@ -100,41 +100,43 @@ class CompressedReplicas:
         return f"gradients.{self._unit.number}"
 
     def _ranks_before(self) -> int:
-        """Over how many ranks the reduce-scatter has averaged already."""
+        """The number of ranks over which the reduce-scatter has averaged already."""
         return 1 if self._unit.sums() else self._unit.num_shards
 
     def _use(self, names: tuple[str, ...]) -> Group:
+        """The group that sends these parameters, with what is remembered of them."""
         self.commit()
         if self._group is None or names != self._names:
             self._rest()
-            found = algorithm(self._codec, feedback=self._feedback)
-            # Of two replicas each sends the other all it has, whichever way.
-            two_step = TWO_STEP in found.primitives and self._door.world_size > 2
+            method = algorithm(self._codec, feedback=self._feedback)
+            # With two replicas, two steps send as many bytes as one and encode twice.
+            two_step = TWO_STEP in method.primitives and self._door.world_size > 2
             self._group = make_group(
                 self._unit.number,
                 names,
                 [self._unit.sizes[name] for name in names],
-                found,
-                TWO_STEP if two_step else found.primitives[0],
+                method,
+                TWO_STEP if two_step else method.primitives[0],
                 self._door,
                 device=self._unit.device,
                 seed=self._seed,
                 state=self._resting,
             )
             self._names = names
-            for own in self._resting.values():
+            for tensors in self._resting.values():
                 for name in names:
-                    own.pop(name, None)
+                    tensors.pop(name, None)
         return self._group
 
     def _rest(self) -> None:
+        """Put what the group remembers back by name, until a group is made again."""
         if self._group is not None:
-            for what, own in self._group.state().items():
-                self._resting.setdefault(what, {}).update(own)
+            for kind, tensors in self._group.state().items():
+                self._resting.setdefault(kind, {}).update(tensors)
         self._group, self._names = None, ()
 
     def _put_off(self, names: tuple[str, ...], reduced: Tensor) -> None:
-        """Until replicas are reduced again; meanwhile nothing is added to `.grad`."""
+        """Keep the gradients until replicas are reduced again. Until then zeros are added to `.grad`."""
         if self._partial is None:
             self._partial, self._names_put_off = reduced.clone(), names
         else:

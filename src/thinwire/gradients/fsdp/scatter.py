@@ -1,4 +1,4 @@
-"""FSDP's reduce-scatter: a slice to each rank, by the codec, added up there in the order of ranks."""
+"""FSDP's reduce-scatter: each rank gets its slice from all ranks, by the codec, and adds it up in rank order."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from thinwire.links import Door
 
 
 class CompressedReduceScatter(ReduceScatter):
-    """One unit's. What is remembered is without the loss scale, and of what FSDP would have added up."""
+    """The reduce-scatter of one unit. Memory is without the loss scale, in the units of what FSDP would add up."""
 
     def __init__(
         self,
@@ -46,16 +46,16 @@ class CompressedReduceScatter(ReduceScatter):
     ) -> dist.Work | None:
         n, rank = self._door.world_size, self._door.rank
         factor, scale = factor_of(op, n), self._scale()
-        # A factor of the user's may be another one in every step: what is remembered is of what it made of gradients.
-        # The mean's is always the same.
+        # The user's factor may change from step to step, so gradients are multiplied by it before they are remembered.
+        # The mean's factor never changes, so it is applied to the sum.
         before, after = (1.0, factor) if op == dist.ReduceOp.AVG else (factor, 1.0)
-        own = input_tensor.float()
+        gradient = input_tensor.float()
         if before != scale:
-            own = own * (before / scale)
+            gradient = gradient * (before / scale)
         names = self._unit.reduced(output_tensor.numel())
         self.memory.use(names)
         codec = self._codec_of(names)
-        payloads, fine = self._encoded(codec, self.memory.compensate(own).chunk(n))
+        payloads, fine = self._encoded(codec, self.memory.compensate(gradient).chunk(n))
         received = self._door.all_to_all(payloads, [payloads[rank].nbytes] * n, channel=self._channel).wait()
         fine = all(int(data[-1]) == FINE for data in received)
         if fine:
@@ -70,13 +70,13 @@ class CompressedReduceScatter(ReduceScatter):
         return None
 
     def owed(self) -> Tensor:
-        """What is yet to be delivered to our own slices of all trained parameters, the sum over all ranks with data.
+        """What is yet to be delivered to this rank's slices of all trained parameters, summed over all ranks with data.
 
-        In the units of gradients. All ranks ask together.
+        In the units of gradients. All ranks call it together.
         """
         n, rank = self._door.world_size, self._door.rank
-        own = torch.cat([self.memory.of(name) for name in self._unit.trained], dim=1)
-        rows = [row.contiguous() for row in own.mul_(self._unit.divisors()[0])]
+        memory = torch.cat([self.memory.of(name) for name in self._unit.trained], dim=1)
+        rows = [row.contiguous() for row in memory.mul_(self._unit.divisors()[0])]
         received = self._door.all_to_all(rows, [rows[rank].nbytes] * n, channel=f"{self._channel}.saved").wait()
         total = torch.stack([data.view(torch.float32) for data in received]).sum(dim=0)
         if self._unit.replicate_group is not None:
@@ -84,7 +84,7 @@ class CompressedReduceScatter(ReduceScatter):
         return total
 
     def owe(self, name: str, own_slice: Tensor) -> None:
-        """The owner of a slice remembers for all of the shard group, its replicas have a part each."""
+        """Remember what is owed to this rank's slice, for all of the shard group. Each replica keeps an equal part."""
         kept = torch.zeros(self._door.world_size, own_slice.numel(), device=own_slice.device)
         kept[self._door.rank] = own_slice / (self._unit.divisors()[0] * self._unit.num_replicas)
         self.memory.put(name, kept)
@@ -99,7 +99,7 @@ class CompressedReduceScatter(ReduceScatter):
 
     def _encoded(self, codec: Codec, slices: Sequence[Tensor]) -> tuple[list[Tensor], bool]:
         seed = self._seed_of(self._door.rank)
-        size = codec.nbytes(slices[0].shape) + 1  # a byte more: whether it was finite
+        size = codec.nbytes(slices[0].shape) + 1  # one more byte says whether all values were finite
         buffer = torch.empty(len(slices) * size, dtype=torch.uint8, device=slices[0].device)
         payloads = list(buffer.split(size))
         try:

@@ -1,4 +1,4 @@
-"""What a unit's reduce-scatter has yet to deliver, by parameter's name: this rank's errors against every slice."""
+"""What a unit's reduce-scatter has yet to deliver, by parameter's name: this rank's errors in all slices."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,10 +10,11 @@ from thinwire.gradients.memory import Memory, Residual
 
 
 class Slices:
-    """Error feedback over n slices at a time, [n, S]; S are the values of the parameters in use, one after the other.
+    """Error feedback over all n slices, [n, S], where S are the values of the parameters in use, concatenated.
 
-    Units reduce what got a gradient, another set of parameters each time if they like. What is remembered of the
-    others waits for its turn. What a step has left counts once the whole backward pass was finite (`commit`).
+    A unit reduces only the parameters that got a gradient, which may change from pass to pass. Memory of the other
+    parameters is kept by name until they are used again. New memory counts once the whole backward pass proved finite
+    (`commit`).
     """
 
     def __init__(self, sizes: Mapping[str, int], num_slices: int, *, remembers: bool, device: torch.device) -> None:
@@ -25,15 +26,15 @@ class Slices:
         self._pending = False
 
     def use(self, names: Sequence[str]) -> None:
-        """From now on gradients of these parameters are sent."""
-        if self._pending:  # the same unit once more in one backward pass: what it sent before has been added up
+        """Prepare to send gradients of these parameters."""
+        if self._pending:  # the unit is reduced again in the same backward pass: what it sent before has been added up
             self.commit()
         if tuple(names) == self._names or not self._remembers:
             return
         self._rest()
         self._names = tuple(names)
-        own = [self._resting.pop(name) if name in self._resting else self._nothing(name) for name in names]
-        self._flat = Residual(torch.cat(own, dim=1).view(-1))
+        memories = [self._resting.pop(name) if name in self._resting else self._nothing(name) for name in names]
+        self._flat = Residual(torch.cat(memories, dim=1).view(-1))
 
     def compensate(self, gradient: Tensor) -> Tensor:
         return self._flat.compensate(gradient)
@@ -51,7 +52,7 @@ class Slices:
         self._pending = False
 
     def of(self, name: str) -> Tensor:
-        """[n, size], a copy."""
+        """A copy of what is remembered of a parameter, [n, size]."""
         self._rest()
         return self._resting[name].clone() if name in self._resting else self._nothing(name)
 
@@ -64,6 +65,7 @@ class Slices:
         self._resting.clear()
 
     def _rest(self) -> None:
+        """Put the memory of the parameters in use back by name."""
         if self._names:
             kept = self._flat.tensors()[RESIDUAL].view(self._num_slices, -1)
             parts = kept.split([self._sizes[name] for name in self._names], dim=1)

@@ -1,6 +1,6 @@
-"""What FSDP2 sends and receives together: the parameters of a module that was given to `fully_shard`.
+"""Units: the parameters that FSDP2 sends and receives together, those of a module that was given to `fully_shard`.
 
-The one place that knows torch's private parts (torch 2.13: `torch/distributed/fsdp/_fully_shard`).
+The only file that uses private parts of torch (torch 2.13: `torch/distributed/fsdp/_fully_shard`).
 """
 
 from collections.abc import Callable
@@ -19,10 +19,10 @@ __all__ = ["AllGather", "ReduceScatter", "Unit", "units_of"]
 
 
 class Unit:
-    """One such group of parameters, on one rank. `names` are those of `model.named_parameters()`, in FSDP's order.
+    """One unit on one rank. `names` are names of `model.named_parameters()`, in FSDP's order.
 
-    A slice is what one rank of the shard group owns: of every parameter, one after the other, as many values as the
-    first rank's part has; where a parameter has no whole part for a rank, the rest is padding.
+    A slice is what one rank of the shard group owns: a part of each parameter, concatenated. Each part has as many
+    values as the first rank's part of that parameter; where a rank owns fewer, the rest is padding.
     """
 
     def __init__(self, number: int, name: str, module: Any, group: Any, names: list[str]) -> None:
@@ -30,7 +30,7 @@ class Unit:
         self._module, self._group = module, group
         self._by_name = dict(zip(names, group.fsdp_params, strict=True))
         self.names = tuple(names)
-        self.sizes = {name: each.padded_sharded_param_size.numel() for name, each in self._by_name.items()}
+        self.sizes = {name: param.padded_sharded_param_size.numel() for name, param in self._by_name.items()}
         self.device: torch.device = group.device
         mesh = group.mesh_info
         self.shard_group: dist.ProcessGroup = mesh.shard_process_group
@@ -54,7 +54,7 @@ class Unit:
 
     @property
     def trained(self) -> list[str]:
-        return [name for name, each in self._by_name.items() if each.sharded_param.requires_grad]
+        return [name for name, param in self._by_name.items() if param.sharded_param.requires_grad]
 
     def reduced(self, num_values: int) -> tuple[str, ...]:
         """The parameters whose gradients are being reduced now, checked against the length of a slice."""
@@ -67,11 +67,11 @@ class Unit:
         return self._reduced
 
     def sums(self) -> bool:
-        """Gradients are added up and divided by a factor of the user's; else FSDP takes the mean."""
+        """Whether gradients are added up and divided by the user's factor. Otherwise FSDP takes the mean."""
         return self._group.gradient_divide_factor is not None
 
     def divisors(self) -> tuple[float, float]:
-        """What FSDP itself divides by before and after it reduces, where it does: for float16, or where asked to."""
+        """What FSDP itself divides by before and after it reduces (for float16, or where asked to); else 1."""
         policy = self._group.mp_policy
         dtype = policy.reduce_dtype or policy.param_dtype or self._group.fsdp_params[0].sharded_param.dtype
         before, after, _, _ = _get_gradient_divide_factors(
@@ -85,47 +85,47 @@ class Unit:
         return before or 1.0, after or 1.0
 
     def reduces_replicas(self) -> bool:
-        """False between `set_requires_all_reduce(False)` and its end: gradients wait to be summed over replicas."""
+        """False after `set_requires_all_reduce(False)`: gradients are kept, to be summed over replicas later."""
         return bool(self._group.all_reduce_grads)
 
     def gathers_from_fewer(self) -> bool:
-        """In backward, where parameters were resharded over fewer ranks after forward."""
+        """Whether the next gather is over fewer ranks: backward's, if parameters were resharded so after forward."""
         return bool(self._group.is_sharded_post_forward)
 
     def versions(self) -> tuple[int, ...]:
-        """Changes with every in-place operation on a parameter, an optimizer's step for one."""
+        """Changes with every in-place operation on a parameter, for instance an optimizer's step."""
         return tuple(
             version
-            for each in self._by_name.values()
-            for version in (each.sharded_param._version, each.sharded_param._local_tensor._version)
+            for param in self._by_name.values()
+            for version in (param.sharded_param._version, param.sharded_param._local_tensor._version)
         )
 
     def shard(self, name: str) -> Tensor:
         """This rank's part of a parameter, with its padding, flat."""
-        found: Tensor = self._by_name[name]._sharded_param_data
-        return found.detach()
+        shard: Tensor = self._by_name[name]._sharded_param_data
+        return shard.detach()
 
     def sharded(self, name: str, padded: Tensor) -> DTensor:
-        """This rank's slice of something of the parameter's shape, as a DTensor laid out like the parameter."""
+        """This rank's slice of a tensor of the parameter's shape, as a DTensor laid out like the parameter."""
         param = self._by_name[name]
         local = padded[: param.sharded_size.numel()].view(param.sharded_size)
         return param.to_sharded_dtensor(local.clone())
 
     def padded(self, name: str, local: Tensor) -> Tensor:
-        """The other way round."""
+        """The inverse of `sharded`: this rank's local values, flat and with padding."""
         out = torch.zeros(self.sizes[name], dtype=torch.float32, device=self.device)
         out[: local.numel()] = local.reshape(-1)
         return out
 
     def beside(self, compressed: dist.ProcessGroup) -> list[dist.ProcessGroup]:
-        """The other dimensions of the meshes that parameters lie on: replicas or shards, tensor parallelism."""
-        own = dist.get_process_group_ranks(compressed)
-        found = {}
-        for each in self._by_name.values():
-            for dim in range(each._spmd_mesh.ndim):
-                group = each._spmd_mesh.get_group(dim)
-                found[tuple(dist.get_process_group_ranks(group))] = group
-        return [group for ranks, group in found.items() if list(ranks) != own and len(ranks) > 1]
+        """The groups along the other dimensions of the parameters' meshes: replicas or shards, tensor parallelism."""
+        compressed_ranks = dist.get_process_group_ranks(compressed)
+        by_ranks = {}
+        for param in self._by_name.values():
+            for dim in range(param._spmd_mesh.ndim):
+                group = param._spmd_mesh.get_group(dim)
+                by_ranks[tuple(dist.get_process_group_ranks(group))] = group
+        return [group for ranks, group in by_ranks.items() if list(ranks) != compressed_ranks and len(ranks) > 1]
 
     def use_reduce_scatter(self, comm: ReduceScatter) -> None:
         self._module.set_custom_reduce_scatter(comm)
@@ -134,45 +134,45 @@ class Unit:
         self._module.set_custom_all_gather(comm)
 
     def use_all_reduce(self, hook: Callable[[Tensor], None]) -> None:
-        """Instead of FSDP's own between replicas: to FSDP, the unit is sharded from now on, and no more than that.
+        """Replace FSDP's all-reduce between replicas by this hook.
 
-        torch offers a hook after the reduce-scatter, but with an HSDP mesh only beside its own all-reduce. Parameters
-        keep their mesh of two dimensions.
+        torch offers a hook after the reduce-scatter, but with an HSDP mesh it runs its own all-reduce too. So FSDP is
+        told that the unit is only sharded. Parameters keep their mesh of two dimensions.
         """
-        mesh, users = self._group.mesh_info, self._group._all_reduce_hook
+        mesh, user_hook = self._group.mesh_info, self._group._all_reduce_hook
         sharded = FSDPMeshInfo(mesh.mesh, mesh.shard_mesh_dim, None, mesh.dp_mesh_dims, mesh.spmd_mesh)
         sharded.reduce_scatter_process_group = mesh.reduce_scatter_process_group
         self._group.mesh_info = sharded
         if self._group.post_forward_mesh_info == mesh:
             self._group.post_forward_mesh_info = sharded
 
-        def both(reduced: Tensor) -> None:
+        def run_hooks(reduced: Tensor) -> None:
             hook(reduced)
-            if users is not None:
-                users(reduced)
+            if user_hook is not None:
+                user_hook(reduced)
 
-        self._module.set_all_reduce_hook(both)
+        self._module.set_all_reduce_hook(run_hooks)
 
     def _note_what_is_reduced(self) -> None:
-        """FSDP hands a reduce-scatter one flat tensor, of those parameters alone that got a gradient.
+        """Note before each reduce-scatter which parameters got a gradient.
 
-        Which ones can be seen just before it gathers them.
+        FSDP gives a reduce-scatter one flat tensor of these parameters alone, and does not say which they are.
         """
         reduce = self._group.post_backward
 
         def post_backward(*unused: Any) -> None:
-            self._reduced = tuple(name for name, each in self._by_name.items() if self._has_gradient(each))
+            self._reduced = tuple(name for name, param in self._by_name.items() if self._has_gradient(param))
             reduce(*unused)
 
         self._group.post_backward = post_backward
 
     def _has_gradient(self, param: Any) -> bool:
-        own = getattr(param, "_unsharded_param", None)
-        if own is None:
+        unsharded = getattr(param, "_unsharded_param", None)
+        if unsharded is None:
             return False
-        if param.unsharded_accumulated_grad is not None or own.grad is not None:
+        if param.unsharded_accumulated_grad is not None or unsharded.grad is not None:
             return True
-        return bool(self._group.reduce_scatter_unused_params and own.requires_grad)
+        return bool(self._group.reduce_scatter_unused_params and unsharded.requires_grad)
 
 
 def units_of(model: nn.Module) -> list[Unit]:
@@ -189,8 +189,8 @@ def units_of(model: nn.Module) -> list[Unit]:
                 raise ValueError(
                     f"compress: {names[id(module)] or 'the model'} is replicated, not sharded; use gradients.wrap"
                 )
-            own = [_name_of(each._module_info, names) for each in group.fsdp_params]
-            units.append(Unit(len(units), names[id(module)] or "root", module, group, own))
+            param_names = [_name_of(param._module_info, names) for param in group.fsdp_params]
+            units.append(Unit(len(units), names[id(module)] or "root", module, group, param_names))
     return units
 
 
