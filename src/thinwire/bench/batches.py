@@ -189,9 +189,8 @@ def _models(topology: Topology, seeds: Array) -> dict[str, Turn]:
 
     def ours(number: int) -> int:
         for x, y, batch_layers, _, sampled in batches:
-            fresh = tuple(
-                Layer(sampled, topology, layer) for layer in range(len(batch_layers))
-            )  # new layers, so that nothing is cached
+            # New layers, so that nothing is cached.
+            fresh = tuple(Layer(sampled, topology, layer) for layer in range(len(batch_layers)))
             learn(layers.forward(model, x, fresh), y)
         return sum(len(edge_index[0]) for _, _, _, edge_index, _ in batches)
 

@@ -166,13 +166,8 @@ def _assigned(exchange: Exchange, group: int) -> list[Ints]:
 
 def summary(case: Case, method: str, lines: Mapping[str, list[Mapping[str, Any]]]) -> dict[str, Any]:
     """Variance over that of `uniform`, exchange by exchange: the mean and the worst."""
-    exchanges, uniform = (
-        lines[method][-1]["exchanges"],
-        lines["uniform"][-1]["exchanges"] if lines.get("uniform") else {},
-    )
-    ratios = {
-        channel: exchanges[channel]["variance"] / max(uniform[channel]["variance"], 1e-300) for channel in uniform
-    }
+    exchanges, even = lines[method][-1]["exchanges"], lines["uniform"][-1]["exchanges"] if lines.get("uniform") else {}
+    ratios = {channel: exchanges[channel]["variance"] / max(even[channel]["variance"], 1e-300) for channel in even}
     summed: dict[str, Any] = {
         "exchanges": exchanges,
         "objective": statistics.mean(figures["objective"] for figures in exchanges.values()),

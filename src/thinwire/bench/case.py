@@ -40,10 +40,8 @@ def load_case(path: Path) -> Case:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
-    known = {key.name for key in fields(Case)} - {
-        "name",
-        "limit_s",
-    }  # these come from the file name and the command line
+    # The name and the limit come from the file name and the command line.
+    known = {key.name for key in fields(Case)} - {"name", "limit_s"}
     if unknown := sorted(set(content) - known):
         raise ValueError(f"{path}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}")
     try:

@@ -147,8 +147,8 @@ def step(door: Door, method: str, prepared: dict[str, Problem], case: Case, seed
     return {"problems": facts}
 
 
-def _layouts(made: Plan) -> tuple[Layout, Layout]:
-    return made.tensors[0].source, made.tensors[0].destination
+def _layouts(resharding: Plan) -> tuple[Layout, Layout]:
+    return resharding.tensors[0].source, resharding.tensors[0].destination
 
 
 def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:

@@ -112,9 +112,8 @@ def step(door: Door, method: str, prepared: Task, case: Case, seed: int) -> dict
         decay.step()
         losses.append(float(loss.detach()))
     wire_bytes = (sent_bytes() - before) / count
-    bytes_of = {
-        name: counter.bytes * door.world_size / count for name, counter in counted.items()
-    }  # taken before evaluation, which also sends
+    # Taken before evaluation, which also sends.
+    bytes_of = {name: counter.bytes * door.world_size / count for name, counter in counted.items()}
     gathered = door.gather(torch.tensor([losses[0], statistics.median(seconds), wire_bytes]), channel="harness")
     facts = {
         "first_loss": float(gathered[:, 0].mean()),

@@ -45,9 +45,8 @@ class Workload(Protocol):
     def check(self, methods: tuple[str, ...], settings: Mapping[str, Any], /) -> None: ...
     def set_up(self, case: Case, folder: Path, /) -> None: ...  # once, before ranks start
     def prepare(self, door: Door, case: Case, folder: Path, /) -> Any: ...  # on each rank, not timed
-    def units(
-        self, method: str, settings: Mapping[str, Any], /
-    ) -> int: ...  # seconds and bytes of a step are divided by it
+    # Seconds and bytes of a step are divided by its units.
+    def units(self, method: str, settings: Mapping[str, Any], /) -> int: ...
     def step(self, door: Door, method: str, prepared: Any, case: Case, seed: int, /) -> dict[str, Any]: ...
 
 

@@ -58,7 +58,7 @@ class Roles:
         self._sums_done: list[threading.Event] = []
         self._done: defaultdict[int, threading.Event] = defaultdict(threading.Event)
         self._signals: defaultdict[int, list[tuple[int, Gate]]] = defaultdict(list)  # to send, by route
-        self._given: list[Transfer[Tensor]] = []
+        self._sent_signals: list[Transfer[Tensor]] = []
         self._lock = threading.Lock()
         self._coded: dict[tuple[int, Region], Tensor] = {}  # encoded pieces that this rank sends on several routes
         self._left: Counter[tuple[int, Region]] = Counter()  # routes of the piece not sent yet
@@ -75,9 +75,9 @@ class Roles:
         for number, reduction in enumerate(self.plan.reductions):
             if self.me == reduction.at:
                 self._summed.setdefault(reduction.tensor, torch.empty_like(self.sources[reduction.tensor]))
-                over = threading.Event()
-                self._sums_done.append(over)
-                roles.append(partial(self._add_up, number, reduction, over))
+                done = threading.Event()
+                self._sums_done.append(done)
+                roles.append(partial(self._add_up, number, reduction, done))
             elif self.me in reduction.ranks:
                 roles.append(partial(self._contribute, number, reduction))
         for number, route in enumerate(self.plan.routes):
@@ -93,7 +93,7 @@ class Roles:
         return [partial(self._guarded, role) for role in roles]
 
     def finish(self) -> dict[int, Tensor]:
-        for transfer in self._given:
+        for transfer in self._sent_signals:
             transfer.wait(behind=True)
         return self.outs
 
@@ -127,7 +127,7 @@ class Roles:
         flat = self._packed(self.sources, reduction.tensor, reduction.region)
         self._relay(reduction.tensor, flat, None, [reduction.at], number, flat.nbytes).wait(behind=True)
 
-    def _add_up(self, number: int, reduction: Reduction, over: threading.Event) -> None:
+    def _add_up(self, number: int, reduction: Reduction, done: threading.Event) -> None:
         try:
             layout = self.plan.tensors[reduction.tensor].source
             how = layout.reduction(layout.partial_axes[0])
@@ -144,7 +144,7 @@ class Roles:
             self._error = self._error or error  # set before any role goes on with an unfinished sum
             raise
         finally:
-            over.set()
+            done.set()
 
     def _parts(self, number: int, reduction: Reduction) -> Iterator[Tensor]:
         """The parts of a sum, in the order of ranks. While one is added, only the next one arrives."""
@@ -171,8 +171,8 @@ class Roles:
         """The tiles to read a tensor from. For a partial tensor these are its sums: waits until they are done."""
         if not self.plan.tensors[tensor].source.partial_axes:
             return self.sources
-        for over in self._sums_done:
-            over.wait()
+        for done in self._sums_done:
+            done.wait()
         self._raise()
         return self._summed
 
@@ -189,7 +189,9 @@ class Roles:
         for later, gate in self._signals[number]:
             if gate.waits != self.me:
                 token = torch.zeros(1, dtype=torch.uint8)
-                self._given.append(self._relay(route.tensor, token, None, [gate.waits], self._tag(later, gate), 1))
+                self._sent_signals.append(
+                    self._relay(route.tensor, token, None, [gate.waits], self._tag(later, gate), 1)
+                )
 
     def take_part(self, number: int, route: Route) -> None:
         for gate in route.gates:

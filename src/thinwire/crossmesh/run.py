@@ -31,8 +31,8 @@ class Handle:
 
     def then(self, call: Callable[[], None]) -> None:
         """Call `call` once all parts succeeded, even if nothing waits. `wait` includes it and raises its errors."""
-        parts, over = list(self._parts), Future[None]()
-        self._parts = [*parts, over]
+        parts, called = list(self._parts), Future[None]()
+        self._parts = [*parts, called]
 
         def follow() -> None:
             try:
@@ -40,9 +40,9 @@ class Handle:
                     part.result()
                 call()
             except BaseException as error:
-                over.set_exception(error)
+                called.set_exception(error)
             else:
-                over.set_result(None)
+                called.set_result(None)
 
         threading.Thread(target=follow, name="thinwire-receipt", daemon=True).start()
 
