@@ -164,9 +164,8 @@ def _step(door: Door, workload: Workload, method: str, prepared: Any, case: Case
     by_rank = door.gather_json([seconds, sum(book.exposed_s for book in books.values()), sent], channel=CHANNEL)
     units = workload.units(method, case.settings)
     slowest = max(by_rank, key=lambda row: float(row[0]))
-    names = sorted(
-        {name for _, _, rank_channels in by_rank for name in rank_channels}
-    )  # ranks need not have used the same
+    # Ranks may have used different channels.
+    names = sorted({name for _, _, rank_channels in by_rank for name in rank_channels})
     channels = {name: int(sum(rank_channels.get(name, 0) for _, _, rank_channels in by_rank) / units) for name in names}
     line = {"method": method, "repeat": repeat, "seconds": slowest[0] / units, "exposed_s": slowest[1] / units}
     return line | {"bytes": sum(channels.values()), "channels": channels} | facts

@@ -1,4 +1,4 @@
-"""Choose which host sends each shipment, and when, so that all are done early. With a lower bound on that time. Pure.
+"""Choose which host sends each shipment, and when, so that the last ends early; with a lower bound on its end. Pure.
 
 A shipment occupies the `out` port of its sending host and the `in` port of every receiving host. Each receiver passes
 the data on to the next, so the `out` ports of all receivers but the last are busy too. Hosts send and receive at once.
@@ -106,7 +106,7 @@ def _fractional(classes: Mapping[tuple[tuple[int, ...], tuple[int, ...], tuple[f
 
 
 def _greedy(shipments: Sequence[Shipment], urgent_first: bool, rng: random.Random | None) -> Order:
-    """Place one shipment after the other: that which can start earliest, and of those the one with the busiest ports.
+    """Place one shipment after the other: the one that can start earliest; of several, by the work left for its ports.
 
     Shipments with the same senders and receivers form a line, longest first: only the first of each line is considered.
     """

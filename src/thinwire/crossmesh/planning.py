@@ -29,7 +29,7 @@ PIECE_BYTES = 1 << 25
 SHARES = 4
 # Values that share one range in a `Uniform` codec.
 BUCKET = 2048
-# The first of equally fast strategies wins: fewer bytes inside hosts come first, then fewer messages.
+# Of equally fast strategies the first wins, so they are sorted by bytes inside hosts, then by number of messages.
 ORDER = (BROADCAST, *(name for name in STRATEGIES if name != BROADCAST))
 
 

@@ -28,7 +28,7 @@ def default_door() -> Door:
         raise ValueError("there is no process group yet; call torch.distributed.init_process_group first")
     if _door is None:
         store = dist.PrefixStore(NAME, _get_default_store())
-        # A new name: else it would read what an earlier door left in the store, above all that its ranks have left.
+        # A new name per door: the store still holds what an earlier door wrote, above all that its ranks closed it.
         _door = Door(name=f"{NAME} {_opened}")
         _opened += 1
         store.set(f"host/{dist.get_rank()}", host_name())

@@ -58,9 +58,8 @@ def _trimmed(best: WarmUp, least: Sequence[int], num_microbatches: int, costs: C
                 continue
             depths = (*best.depths[:stage], depth - 1, *best.depths[stage + 1 :])
             candidate = _tried(depths, num_microbatches, costs, weight_delay)
-            if candidate.timeline.seconds <= best.timeline.seconds * (
-                1 + 1e-9
-            ):  # tolerance: times are summed in another order
+            # The tolerance is needed because times are summed in another order.
+            if candidate.timeline.seconds <= best.timeline.seconds * (1 + 1e-9):
                 best, shallower = candidate, True
     return best
 
