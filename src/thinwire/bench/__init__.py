@@ -1,1 +1,1 @@
-"""Methods side by side in one run, interleaved, medians with their spread."""
+"""Compare methods in one run: interleaved, as medians with their spread."""

@@ -1,8 +1,8 @@
-"""`thinwire bench batches`: sampling a batch and computing on it, on one core, beside others on the same graph.
+"""`thinwire bench batches`: sample a batch and compute on it, on one core, compared with other libraries on one graph.
 
-Samplers are compared by edges drawn a second: DGL's draws anew for a vertex that several hops find, ours does not.
-Computation is forward and backward of one model on the very same batches: PyG's default, which computes every layer
-for every vertex by gather and scatter; PyG with layers trimmed; and ours.
+Samplers are compared by edges drawn per second: DGL's draws again for a vertex that several hops reach, ours does not.
+Computation is forward and backward of one model on the same batches: PyG's default, which computes every layer for
+every vertex by gather and scatter; PyG with trimmed layers; and ours.
 """
 
 import importlib.util
@@ -23,7 +23,7 @@ from thinwire.training.job import Job
 
 FANOUTS = (15, 10, 5)
 BATCH = 1024
-BATCHES = {"sampling": 6, "computation": 1}  # of a timing
+BATCHES = {"sampling": 6, "computation": 1}  # batches per timing
 FEATURES, HIDDEN, CLASSES = 100, 256, 47
 
 
@@ -35,12 +35,12 @@ class Row:
     method: str
     seconds: float
     edges_per_s: float
-    ratio: float  # how many times the first one's rate
+    ratio: float  # its rate over the first method's
 
 
 @dataclass(frozen=True)
 class BatchBench:
-    """All methods' rows, and the graph that they were measured on."""
+    """The rows of all methods, and the size of the graph they were measured on."""
 
     num_nodes: int
     num_edges: int
@@ -64,7 +64,7 @@ def run(
     seed: int = 0,
     on_progress: Callable[[float, str], None] = lambda share, what: None,
 ) -> BatchBench:
-    """One thread each, interleaved."""
+    """Time all methods, interleaved, on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -90,22 +90,22 @@ def _timed(what: str, methods: dict[str, Turn], repeats: int, on_progress: Calla
             edges = turn(repeat + 1)
             if repeat >= 0:
                 taken[name].append((time.perf_counter() - start, edges))
-    rates = {name: statistics.median(edges / seconds for seconds, edges in own) for name, own in taken.items()}
+    rates = {name: statistics.median(edges / seconds for seconds, edges in timings) for name, timings in taken.items()}
     first = next(iter(rates.values()))
     return [
         Row(
             what,
             name,
-            statistics.median(seconds for seconds, _ in own) / BATCHES[what],
+            statistics.median(seconds for seconds, _ in timings) / BATCHES[what],
             rates[name],
             rates[name] / first,
         )
-        for name, own in taken.items()
+        for name, timings in taken.items()
     ]
 
 
 def _graph(num_nodes: int, num_edges: int, seed: int) -> Topology:
-    """Heavy-tailed: where sources are drawn by weight, some vertices are drawn by many."""
+    """A heavy-tailed random graph: sources are drawn with unequal weights, so some vertices have many edges."""
     randomness = np.random.default_rng(seed)
     sources = (num_nodes * randomness.random(num_edges) ** 1.5).astype(np.int32)
     degrees = np.bincount(randomness.integers(0, num_nodes, num_edges), minlength=num_nodes)
@@ -117,10 +117,10 @@ def _graph(num_nodes: int, num_edges: int, seed: int) -> Topology:
 
 
 def _ours(topology: Topology, seeds: Array) -> Turn:
-    """With its transpose, and with own, cached and remote vertices kept apart; one thread samples, one at a time."""
+    """Our sampler, which also makes the transpose and separates own, cached and remote vertices. On one thread."""
     none = np.zeros(0, dtype=np.int64)
     args = (topology.indptr, topology.indices, topology.starts, 0, none, FANOUTS)
-    sampler = new_sampler(*args, with_edges=False, ahead=1)
+    sampler = new_sampler(*args, with_edges=False, ahead=1)  # one batch at a time
 
     def turn(number: int) -> int:
         ends = np.arange(BATCH, len(seeds) + 1, BATCH)
@@ -135,9 +135,9 @@ def _numpy(topology: Topology, seeds: Array) -> Turn:
 
     def turn(number: int) -> int:
         edges = 0
-        for batch, own in enumerate(seeds.reshape(-1, BATCH)):
+        for batch, batch_seeds in enumerate(seeds.reshape(-1, BATCH)):
             key = number * len(seeds) + batch
-            args = (topology.indptr, topology.indices, topology.starts, 0, none, own, FANOUTS, key)
+            args = (topology.indptr, topology.indices, topology.starts, 0, none, batch_seeds, FANOUTS, key)
             edges += len(twins.sample(*args)["columns"])
         return edges
 
@@ -154,11 +154,13 @@ def _dgl(topology: Topology, seeds: Array) -> Turn:
         ),
         num_nodes=topology.num_nodes,
     ).formats("csc")
-    sampler = dgl.dataloading.NeighborSampler(list(reversed(FANOUTS)))  # it reads them backwards
+    sampler = dgl.dataloading.NeighborSampler(list(reversed(FANOUTS)))  # DGL takes fanouts in reverse order
     parts = torch.from_numpy(seeds).split(BATCH)
 
     def turn(number: int) -> int:
-        return sum(sum(block.num_edges() for block in sampler.sample_blocks(graph, own)[2]) for own in parts)
+        return sum(
+            sum(block.num_edges() for block in sampler.sample_blocks(graph, batch_seeds)[2]) for batch_seeds in parts
+        )
 
     return turn
 
@@ -178,16 +180,17 @@ def _models(topology: Topology, seeds: Array) -> dict[str, Turn]:
     batches = []
     for _ in ends:
         sampled = Sampled.of(sampler.next())
-        every = tuple(Layer(sampled, topology, number) for number in range(len(FANOUTS)))
+        batch_layers = tuple(Layer(sampled, topology, number) for number in range(len(FANOUTS)))
         x, y = torch.randn(len(sampled.nodes), FEATURES), torch.randint(CLASSES, (BATCH,))
-        batches.append((x, y, every, every[0].edge_index, sampled))
+        batches.append((x, y, batch_layers, batch_layers[0].edge_index, sampled))
 
     def learn(out: torch.Tensor, y: torch.Tensor) -> None:
         torch.nn.functional.cross_entropy(out[:BATCH], y).backward()
 
     def ours(number: int) -> int:
-        for x, y, every, _, sampled in batches:
-            fresh = tuple(Layer(sampled, topology, layer) for layer in range(len(every)))  # nothing kept from before
+        for x, y, batch_layers, _, sampled in batches:
+            # New layers, so that nothing is cached.
+            fresh = tuple(Layer(sampled, topology, layer) for layer in range(len(batch_layers)))
             learn(layers.forward(model, x, fresh), y)
         return sum(len(edge_index[0]) for _, _, _, edge_index, _ in batches)
 
@@ -197,9 +200,9 @@ def _models(topology: Topology, seeds: Array) -> dict[str, Turn]:
         return sum(len(edge_index[0]) for _, _, _, edge_index, _ in batches)
 
     def trimmed(number: int) -> int:
-        for x, y, every, edge_index, sampled in batches:
+        for x, y, batch_layers, edge_index, sampled in batches:
             nodes = np.diff(sampled.num_nodes, prepend=0).tolist()
-            ends = [layer.num_edges for layer in reversed(every)]
+            ends = [layer.num_edges for layer in reversed(batch_layers)]
             edges = np.diff(ends, prepend=0).tolist()
             for layer, conv in enumerate(model.convs):
                 x, edge_index, _ = trim_to_layer(layer, nodes, edges, x, edge_index)

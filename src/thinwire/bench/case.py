@@ -1,4 +1,4 @@
-"""A case: what to run on which hosts, by which methods. A TOML file, checked before anything starts."""
+"""A case: what to run, on which hosts, with which methods. A TOML file, checked before anything starts."""
 
 import tomllib
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from thinwire.links.exchange import LIMIT_S
 
 @dataclass(frozen=True)
 class Case:
-    """`settings` belong to the workload; the first method is what the others are compared with."""
+    """`settings` belong to the workload. All methods are compared with the first."""
 
     name: str
     workload: str
@@ -31,7 +31,7 @@ class Case:
 
 
 def load_case(path: Path) -> Case:
-    """The case in this file; a mistake in it is an error that names the file and the key."""
+    """Read a case from a file. Errors name the file and the key."""
     try:
         content = tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -40,7 +40,8 @@ def load_case(path: Path) -> Case:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
-    known = {key.name for key in fields(Case)} - {"name", "limit_s"}  # which the file's name and the command line say
+    # The name and the limit come from the file name and the command line.
+    known = {key.name for key in fields(Case)} - {"name", "limit_s"}
     if unknown := sorted(set(content) - known):
         raise ValueError(f"{path}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}")
     try:

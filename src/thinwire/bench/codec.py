@@ -1,4 +1,4 @@
-"""How fast each codec is beside memcpy and beside its torch twin. Measures; prints nothing."""
+"""Measure how fast each codec is compared with memcpy and with its torch twin. Prints nothing."""
 
 import ctypes
 import statistics
@@ -35,7 +35,7 @@ class CodecRow:
     """One codec's rates in GB of float32 per second: medians over the repeats, `*_low` and `*_high` the extremes."""
 
     codec: str
-    bits: float  # on the wire per value: the nominal width, or the average where there is none
+    bits: float  # sent per value: the nominal width, or the average if there is none
     float32_over_bytes: float
     encode_gbps: float
     encode_low: float
@@ -67,13 +67,13 @@ class CodecBench:
     isa: str
 
     def to_json(self) -> dict[str, Any]:
-        """Rates are gigabytes a second, as everywhere in this file; there is no link, so no rate of one."""
+        """Rates are in GB per second, as everywhere in this file. `rate` is None, since no link is used."""
         return {"case": "codec", "hosts": 1, "rate": None, "torch": torch.__version__, **asdict(self)}
 
 
 @dataclass
 class _Times:
-    """Seconds of each repeat, by what was timed."""
+    """The seconds of each repeat, by the name of what was timed."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
@@ -87,12 +87,12 @@ class _Times:
 
 
 def memory_bytes(num_rows: int, num_columns: int) -> int:
-    """About what `run` needs at its peak: x, its buffers, and the twins' temporaries."""
+    """Roughly the peak memory of `run`: x, its buffers, and the twins' temporaries."""
     return 14 * 4 * num_rows * num_columns
 
 
 def codecs_for(num_rows: int) -> list[Codec]:
-    """Every codec, as the table lists them."""
+    """All codecs, in the order of the table."""
     mixed = torch.tensor(WIDTHS_OF_MIXED).repeat(-(-num_rows // len(WIDTHS_OF_MIXED)))[:num_rows]
     return [
         Identity(),
@@ -119,7 +119,7 @@ def run(
     seed: int = 0,
     on_progress: Callable[[float, str], None] = lambda share, what: None,
 ) -> CodecBench:
-    """Time all codecs on one normal matrix; in each repeat each codec's turn has its own memcpy and twin beside it."""
+    """Time all codecs on one normal matrix. In each repeat, memcpy and the twin are timed next to each codec."""
     _keep_freed_memory()
     x = torch.randn(num_rows, num_columns, generator=torch.Generator().manual_seed(seed))
     buffers = _warm_buffers(x)
@@ -147,7 +147,7 @@ def run(
 
 @dataclass(frozen=True)
 class _Buffers:
-    """Output memory, touched once so that its pages exist, shared by all cases: memcpy's too is warm."""
+    """Output buffers shared by all cases. Written once, so that their pages exist and memcpy is warm as well."""
 
     copied: Tensor
     data: Tensor
@@ -179,7 +179,7 @@ class _Case:
             times.time("encode_twin", lambda: codec.encode(x, seed=seed, out=data))
             times.time("decode_twin", lambda: codec.decode(data, x.shape, seed=seed, out=decoded))
         if isinstance(codec, TopK):
-            # The baseline at its best: magnitudes ready, order not asked for.
+            # The fastest form of the baseline: magnitudes computed before, and no sorting.
             magnitudes, k = x.abs().flatten(), max(1, round(x.numel() * codec.ratio))
             times.time("torch_topk", lambda: torch.topk(magnitudes, k, sorted=False))
 
@@ -218,13 +218,13 @@ class _Case:
 
 
 def _keep_freed_memory() -> None:
-    """Let malloc reuse what is freed: on fresh pages for each temporary, the twins would look four times slower."""
+    """Let malloc reuse freed memory. With fresh pages for each temporary, the twins would seem four times slower."""
     try:
         libc = ctypes.CDLL(None)
         libc.mallopt(-4, 0)  # M_MMAP_MAX: no block straight from the kernel
         libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: give nothing back
     except (OSError, AttributeError):
-        pass  # not glibc: twins are measured as they come
+        pass  # not glibc: twins are measured without this
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""Columns of a case's table as values: a heading, a function from a row to text, an alignment. Only cli/ prints them.
+"""Columns of a case's table: a heading, a function from a row to text, an alignment. Only cli/ prints them.
 
-Each workload declares its own, COLUMNS, with the CAPTION below them; a pair of braces in it becomes the number of runs.
+Each workload declares its COLUMNS and the CAPTION below the table; braces in the caption become the number of runs.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ CAPTION = "median of {} interleaved runs (fastest to slowest); waiting: share of
 
 @dataclass(frozen=True)
 class Column:
-    """`is_shown` looks at the case and all of its rows."""
+    """`is_shown` decides from the case and all its rows whether the column is shown."""
 
     heading: str
     text: Callable[[MethodRow], str]
@@ -25,7 +25,7 @@ class Column:
 
 
 def figure(heading: str, name: str, form: str) -> Column:
-    """A figure that the workload adds, in this format."""
+    """A column for a figure that the workload adds, in the format `form`."""
 
     return Column(heading, lambda row: figure_text(row, name, form))
 
@@ -36,12 +36,12 @@ def figure_text(row: MethodRow, name: str, form: str) -> str:
 
 
 def where_any(name: str) -> Callable[[Case, Sequence[MethodRow]], bool]:
-    """Shown where a row has this figure, and not 0."""
+    """An `is_shown` that is true if any row has this figure and it is not 0."""
     return lambda case, rows: any(row.figure(name) for row in rows)
 
 
 SECONDS = Column("seconds", lambda row: f"{row.seconds_median:.4g}")
-# 80 columns hold so much: where there is a prediction, it takes this one's place.
+# A table has only 80 columns: a prediction, if there is one, replaces this column.
 FROM_TO = Column(
     "from-to",
     lambda row: f"{row.seconds_low:.3g}-{row.seconds_high:.3g}",
@@ -55,7 +55,7 @@ CHOOSING = replace(figure("choosing", "assign_share", ".1%"), is_shown=where_any
 
 
 def beside_limit(heading: str) -> Column:
-    """Seconds over those of the method that is the limit."""
+    """A column for seconds over the seconds of the limit."""
     return Column(
         heading, lambda row: f"{row.limit_ratio:.2f}", lambda case, rows: any(row.limit_ratio for row in rows)
     )

@@ -1,6 +1,6 @@
-"""Workload `convergence`: whole runs of data-parallel training, one for each seed; final losses beside the first one's.
+"""Workload `convergence`: whole runs of data-parallel training, one per seed, compared by final losses.
 
-Methods are codecs of gradients (none, sign, topk:0.01, dgc:0.01, ...); `sign --no-feedback` forgets what it loses.
+Methods are codecs of gradients (none, sign, topk:0.01, dgc:0.01, ...). `sign --no-feedback` is without error feedback.
 """
 
 import statistics
@@ -19,7 +19,7 @@ from thinwire.links import Door
 NO_FEEDBACK = "--no-feedback"
 MORE = {"steps": int, "lr": float}
 MOMENTUM_OF = 0.9
-# The final loss is the mean over so many batches, the same for all, with batch norms at rest.
+# The final loss is the mean over these batches, the same for all methods, with batch norms in eval mode.
 FINAL_BATCHES, FINAL_SIZE, FINAL_SEED = 8, 64, 999
 GROUPS = "equal:4"
 COLUMNS = (
@@ -38,7 +38,7 @@ def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
 
 
 def set_up(case: Case, folder: Path) -> None:
-    """Nothing is shared but what ranks make themselves."""
+    """Nothing to do: ranks make their own data."""
 
 
 def prepare(door: Door, case: Case, folder: Path) -> tuple[Any, gradients.Profile]:
@@ -59,7 +59,7 @@ def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[
     torch.manual_seed(seed)
     plan = gradients.plan(profile, spec, fusion=GROUPS, feedback=feedback, seed=seed, warm_up_steps=count // 10)
     model = gradients.wrap(task.build(), plan, door)
-    momentum = 0.0 if algorithm(spec).has_momentum else MOMENTUM_OF  # dgc has its own
+    momentum = 0.0 if algorithm(spec).has_momentum else MOMENTUM_OF  # dgc has its own momentum
     optimizer = torch.optim.SGD(model.parameters(), lr=task.lr, momentum=momentum)
     decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda number: 1 - number / count)
     losses = []
@@ -74,13 +74,13 @@ def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[
     model.module.eval()
     with torch.no_grad():
         batches = [task.batch(FINAL_SIZE, door.rank, number, FINAL_SEED) for number in range(FINAL_BATCHES)]
-        own = torch.stack([task.loss(model.module, batch) for batch in batches]).mean()
-    final = float(door.gather(own, channel="harness").mean())
+        own_loss = torch.stack([task.loss(model.module, batch) for batch in batches]).mean()
+    final = float(door.gather(own_loss, channel="harness").mean())
     return {"loss": final, "curve": curve[:: max(1, count // 20)].tolist()}
 
 
 def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Mean over seeds; `loss_ratio` is over the first method's."""
+    """Mean and extremes of the final loss over seeds. `loss_ratio` is the mean over the first method's mean."""
     losses = [line["loss"] for line in by_method[method]]
     mean = statistics.fmean(losses)
     first = statistics.fmean(line["loss"] for line in by_method[case.methods[0]])

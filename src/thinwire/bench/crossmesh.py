@@ -1,7 +1,7 @@
-"""Workload `crossmesh`: tensors from mesh to mesh, each strategy on every problem of the case.
+"""Workload `crossmesh`: move tensors from mesh to mesh, each strategy on every problem of the case.
 
-A problem reads `2x4 S0 R -> 3x4 S0 R of 384x256x85`: meshes with their placements, a host a row, the destination's
-hosts after the source's; float32. Methods are strategies.
+A problem is written `2x4 S0 R -> 3x4 S0 R of 384x256x85`: two meshes with their placements, one host per mesh row, and
+the tensor's shape. The destination's hosts come after the source's. Tensors are float32. Methods are strategies.
 """
 
 import re
@@ -47,7 +47,7 @@ def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
 
 
 def parse(text: str, *, ranks_per_host: int) -> tuple[Layout, Layout]:
-    """Source and destination."""
+    """The source and destination layouts of a problem."""
     match = PROBLEM.fullmatch(str(text))
     if match is None:
         raise ValueError(f"{text!r} is no problem; write it like '2x4 S0 R -> 3x4 S0 R of 384x256x85'")
@@ -83,7 +83,7 @@ def set_up(case: Case, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Problem:
-    """A tensor to move, and a plan by each method. `local` is this rank's tile."""
+    """A tensor to move, with a plan for each method. `local` and `expected` are this rank's tiles before and after."""
 
     plans: Mapping[str, Plan]
     local: Tensor | None
@@ -105,7 +105,7 @@ def _problem(text: str, case: Case, network: Network, rank: int) -> Problem:
 
 
 def _tile(layout: Layout, rank: int) -> Tensor | None:
-    """Each value is its place in the tensor, so that a wrong one shows."""
+    """This rank's tile. Each value is its index in the tensor, so that misplaced values are noticed."""
     if rank not in layout.tiles:
         return None
     places = torch.zeros((), dtype=torch.float64)
@@ -120,7 +120,7 @@ def units(method: str, settings: Mapping[str, Any]) -> int:
 
 
 def step(door: Door, method: str, prepared: dict[str, Problem], case: Case, seed: int) -> dict[str, Any]:
-    """All problems, one after the other; each takes as long as its slowest rank."""
+    """Run all problems one after the other. The time of each is that of its slowest rank."""
     seconds: dict[str, float] = {}
     for name, problem in prepared.items():
         door.barrier(channel="harness")  # all begin together
@@ -147,12 +147,12 @@ def step(door: Door, method: str, prepared: dict[str, Problem], case: Case, seed
     return {"problems": facts}
 
 
-def _layouts(made: Plan) -> tuple[Layout, Layout]:
-    return made.tensors[0].source, made.tensors[0].destination
+def _layouts(resharding: Plan) -> tuple[Layout, Layout]:
+    return resharding.tensors[0].source, resharding.tensors[0].destination
 
 
 def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Each problem's median, beside the first method's, the prediction and the bound."""
+    """For each problem: the median, compared with the first method, the prediction and the bound."""
     first = by_method[case.methods[0]]
     problems = {}
     for name, facts in by_method[method][-1]["problems"].items():

@@ -1,4 +1,4 @@
-"""Workload `exchange`: every rank sends its rows to every other through a codec. Methods are codecs: uniform:1, ..."""
+"""Workload `exchange`: every rank sends its rows to all others through a codec. Methods are codecs: uniform:1, ..."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ COLUMNS, CAPTION = columns.USUAL, columns.CAPTION
 
 
 def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
-    """Raise where a method is no codec, or a setting is not known."""
+    """Raise if a method is not a codec, or a setting is unknown."""
     for method in methods:
         parse_codec(method)
     unknown = sorted(set(settings) - KNOWN)
@@ -30,11 +30,11 @@ def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
 
 
 def set_up(case: Case, folder: Path) -> None:
-    """Nothing: ranks make their own rows."""
+    """Nothing to do: ranks make their own rows."""
 
 
 def prepare(door: Door, case: Case, folder: Path) -> Tensor:
-    """The rows, made before any clock runs."""
+    """The rows to send. Making them is not timed."""
     shape = (case.settings.get("rows", 1000), case.settings.get("width", 256))
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed_from(case.seed, door.rank)))
 
@@ -44,11 +44,11 @@ def units(method: str, settings: Mapping[str, Any]) -> int:
 
 
 def step(door: Door, method: str, x_ND: Tensor, case: Case, seed: int) -> dict[str, Any]:
-    """Encode, exchange, decode: once."""
+    """Encode, exchange and decode once."""
     codec = parse_codec(method)
     n, me = door.world_size, door.rank
     sizes = [0 if peer == me else codec.nbytes(x_ND.shape) for peer in range(n)]
-    # One buffer, each peer's message encoded where it will be sent from.
+    # Messages to all peers are encoded into one buffer, from which they are sent.
     parts = list(torch.split(torch.empty(sum(sizes), dtype=torch.uint8), sizes))
     for peer, part in enumerate(parts):
         if peer != me:

@@ -1,6 +1,6 @@
-"""A door that nothing goes through: every transfer is over at once, and brings zeros.
+"""A door that sends nothing: every transfer ends at once and returns zeros.
 
-Ranks still wait for each other where weights' gradients are summed: that is not the network's doing.
+Ranks still wait for each other when they sum the weights' gradients, since that wait is not due to the network.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class FreeDoor(Door):
-    """A door that sends nothing, to measure an epoch whose transfers cost nothing. Shares a real door's heartbeat."""
+    """A door that sends nothing, to measure an epoch with free transfers. Shares a real door's heartbeat."""
 
     def __init__(self, door: Door) -> None:
         self.__dict__.update(door.__dict__)

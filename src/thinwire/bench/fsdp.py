@@ -1,10 +1,10 @@
-"""Workload `fsdp`: whole runs of FSDP2, one for each seed: seconds a step, bytes each way, final losses.
+"""Workload `fsdp`: whole runs of FSDP2, one per seed: seconds per step, bytes of gradients and weights, final losses.
 
-fsdp2                              as it comes: what was resharded after forward is gathered again in backward
-fsdp2 --keep                       parameters stay after forward, which takes as much memory as ours
-none --keep                        and gradients in float32 by our reduce-scatter: gloo's own is an all-reduce
-uniform:8 --parameters uniform:4   our codecs, of gradients and of parameters
-local                              the limit: the same step, nothing is sent
+fsdp2                              plain FSDP2: parameters are resharded after forward and gathered again in backward
+fsdp2 --keep                       parameters are kept after forward, which takes as much memory as ours
+none --keep                        also sums float32 gradients by our reduce-scatter: gloo's is an all-reduce
+uniform:8 --parameters uniform:4   our codecs for gradients and for parameters
+local                              the limit: the same step, but nothing is sent
 """
 
 import statistics
@@ -33,9 +33,9 @@ PLAIN, LIMIT = "fsdp2", "local"
 KEEP, PARAMETERS = "--keep", "--parameters"
 MORE = {"steps": int, "lr": float}
 STEPS = 200
-# Of the limit, where only seconds count.
+# Steps of the limit, where only seconds count.
 LIMIT_STEPS = 30
-# The final loss is the mean over so many batches, the same for all.
+# The final loss is the mean over these batches, the same for all methods.
 FINAL_BATCHES, FINAL_SIZE, FINAL_SEED = 8, 16, 999
 COLUMNS = (
     columns.SECONDS,
@@ -54,7 +54,7 @@ CAPTION = (
 
 @dataclass(frozen=True)
 class Method:
-    """A method's words, taken apart."""
+    """A method's text, parsed."""
 
     codec: str
     parameters: str | None
@@ -82,7 +82,7 @@ def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
 
 
 def set_up(case: Case, folder: Path) -> None:
-    """Nothing is shared but what ranks make themselves."""
+    """Nothing to do: ranks make their own data."""
 
 
 def prepare(door: Door, case: Case, folder: Path) -> Task:
@@ -94,9 +94,9 @@ def units(method: str, settings: Mapping[str, Any]) -> int:
 
 
 def step(door: Door, method: str, prepared: Task, case: Case, seed: int) -> dict[str, Any]:
-    own, task, count = Method.of(method), prepared, units(method, case.settings)
+    parsed, task, count = Method.of(method), prepared, units(method, case.settings)
     torch.manual_seed(seed)
-    model, counted = _sharded(task.build(), own, door, seed)
+    model, counted = _sharded(task.build(), parsed, door, seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=task.lr)
     decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda number: 1 - number / count)
     losses, seconds = [], []
@@ -112,7 +112,8 @@ def step(door: Door, method: str, prepared: Task, case: Case, seed: int) -> dict
         decay.step()
         losses.append(float(loss.detach()))
     wire_bytes = (sent_bytes() - before) / count
-    bytes_of = {name: each.bytes * door.world_size / count for name, each in counted.items()}  # not the evaluation's
+    # Taken before evaluation, which also sends.
+    bytes_of = {name: counter.bytes * door.world_size / count for name, counter in counted.items()}
     gathered = door.gather(torch.tensor([losses[0], statistics.median(seconds), wire_bytes]), channel="harness")
     facts = {
         "first_loss": float(gathered[:, 0].mean()),
@@ -124,33 +125,35 @@ def step(door: Door, method: str, prepared: Task, case: Case, seed: int) -> dict
 
 
 def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """`*_thinner`: bytes of the first method's collectives, as few as a ring of them needs, over this one's."""
-    own, first = by_method[method], by_method[case.methods[0]]
-    seconds = statistics.median(each["seconds"] for each in own)
-    found: dict[str, Any] = {"wire_bytes": statistics.median(each["wire_bytes"] for each in own)}
+    """`*_thinner`: the bytes that the first method's collectives need as rings, over the bytes of this method."""
+    method_lines, first = by_method[method], by_method[case.methods[0]]
+    seconds = statistics.median(line["seconds"] for line in method_lines)
+    figures: dict[str, Any] = {"wire_bytes": statistics.median(line["wire_bytes"] for line in method_lines)}
     if by_method.get(LIMIT):
-        found["exposed_share"] = max(0.0, 1 - statistics.median(each["seconds"] for each in by_method[LIMIT]) / seconds)
+        figures["exposed_share"] = max(
+            0.0, 1 - statistics.median(line["seconds"] for line in by_method[LIMIT]) / seconds
+        )
     if method == LIMIT:
-        return found
-    mean, of_first = (statistics.fmean(each["loss"] for each in lines) for lines in (own, first))
-    found |= {
-        "first_loss": statistics.fmean(each["first_loss"] for each in own),
+        return figures
+    mean, of_first = (statistics.fmean(line["loss"] for line in lines) for lines in (method_lines, first))
+    figures |= {
+        "first_loss": statistics.fmean(line["first_loss"] for line in method_lines),
         "loss": mean,
-        "loss_low": min(each["loss"] for each in own),
-        "loss_high": max(each["loss"] for each in own),
+        "loss_low": min(line["loss"] for line in method_lines),
+        "loss_high": max(line["loss"] for line in method_lines),
         "loss_beside": mean / of_first - 1,
-        # Seed by seed: runs of one seed start alike and see the same batches.
-        "loss_beside_each": [a["loss"] / b["loss"] - 1 for a, b in zip(own, first, strict=False)],
+        # Compared seed by seed: runs with the same seed start equal and see the same batches.
+        "loss_beside_each": [a["loss"] / b["loss"] - 1 for a, b in zip(method_lines, first, strict=False)],
     }
     for what in ("gradients", "parameters"):
-        bytes_of = _bytes_of(own[-1], what)
-        found[f"{what}_bytes"] = bytes_of
-        found[f"{what}_thinner"] = _bytes_of(first[-1], what) / bytes_of
-    return found
+        bytes_of = _bytes_of(method_lines[-1], what)
+        figures[f"{what}_bytes"] = bytes_of
+        figures[f"{what}_thinner"] = _bytes_of(first[-1], what) / bytes_of
+    return figures
 
 
 def _bytes_of(line: Mapping[str, Any], what: str) -> float:
-    """Bytes of a step, over all ranks, sent by torch's collectives or through the door."""
+    """Bytes per step over all ranks, sent by torch's collectives or through the door."""
     channels = line.get("channels", {})
     return float(line.get(what, 0) + sum(size for name, size in channels.items() if name.startswith(f"{what}.fsdp.")))
 
@@ -159,12 +162,12 @@ def _final(model: nn.Module, task: Task, door: Door) -> float:
     model.eval()
     with torch.no_grad():
         batches = [task.batch(FINAL_SIZE, door.rank, number, FINAL_SEED) for number in range(FINAL_BATCHES)]
-        own = torch.stack([task.loss(model, batch) for batch in batches]).mean()
-    return float(door.gather(own, channel="harness").mean())
+        own_loss = torch.stack([task.loss(model, batch) for batch in batches]).mean()
+    return float(door.gather(own_loss, channel="harness").mean())
 
 
 def _sharded(model: Any, method: Method, door: Door, seed: int) -> tuple[nn.Module, dict[str, Any]]:
-    """The model, sharded by this method, and what counts the bytes of torch's own collectives."""
+    """The sharded model, and the collectives that count torch's bytes, by 'gradients' and 'parameters'."""
     mesh = init_device_mesh("cpu", (door.world_size,))
     keep: dict[str, Any] = {"reshard_after_forward": False} if method.keep else {}
     for block in model.blocks:
@@ -177,17 +180,17 @@ def _sharded(model: Any, method: Method, door: Door, seed: int) -> tuple[nn.Modu
         counted["gradients"] = Kept() if method.codec == LIMIT else Scattered()
     if method.parameters is None:
         counted["parameters"] = Copied() if method.codec == LIMIT else Gathered()
-    for each in model.modules():
-        if isinstance(each, FSDPModule):
+    for part in model.modules():
+        if isinstance(part, FSDPModule):
             if "gradients" in counted:
-                each.set_custom_reduce_scatter(counted["gradients"])
+                part.set_custom_reduce_scatter(counted["gradients"])
             if "parameters" in counted:
-                each.set_custom_all_gather(counted["parameters"])
+                part.set_custom_all_gather(counted["parameters"])
     return model, counted
 
 
 class Gathered(DefaultAllGather):
-    """torch's own, a ring: what a rank sends is all but one shard."""
+    """torch's all-gather, with its bytes counted. It is a ring, so a rank sends all but one shard."""
 
     bytes = 0
 
@@ -197,7 +200,7 @@ class Gathered(DefaultAllGather):
 
 
 class Scattered(DefaultReduceScatter):
-    """torch's own; counted is what a reduce-scatter needs, half of what gloo's sends."""
+    """torch's reduce-scatter. Counts the bytes that a ring needs, half of what gloo sends."""
 
     bytes = 0
 
@@ -207,7 +210,7 @@ class Scattered(DefaultReduceScatter):
 
 
 class Copied(DefaultAllGather):
-    """Our own shard in every place: nothing is sent."""
+    """An all-gather that sends nothing: copies this rank's shard into every place."""
 
     bytes = 0
 
@@ -217,7 +220,7 @@ class Copied(DefaultAllGather):
 
 
 class Kept(DefaultReduceScatter):
-    """Our own part of our own gradient."""
+    """A reduce-scatter that sends nothing: returns a part of this rank's own gradient."""
 
     bytes = 0
 

@@ -1,7 +1,7 @@
 """Workload `fullgraph`: epochs of full-graph training on one set of shards. Methods as in `thinwire train`, and `free`.
 
-A step is a run of epochs, so that what a stale method has under way is its own burden: the last transfers are waited
-for before the next method's turn.
+A step is a number of epochs. It ends by waiting for the last transfers, so that those of a stale method count as its
+own time and not as that of the next method.
 """
 
 import statistics
@@ -31,7 +31,7 @@ def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:
 
 
 def set_up(case: Case, folder: Path) -> None:
-    """Partition once, before there are ranks; a folder of shards is taken as it is."""
+    """Partition the data once, before ranks start. A folder of shards is used as it is."""
     data, ranks = str(case.settings.get("data", "synthetic")), case.hosts * case.ranks_per_host
     if not graphs.is_shard_folder(Path(data)):
         graphs.prepare(data, graphs.Settings(ranks, seed=case.seed), folder / "shards")
@@ -46,22 +46,22 @@ def set_up(case: Case, folder: Path) -> None:
 
 def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:
     shard, manifest = methods.loaded(door, folder)
-    made = {}
+    turns = {}
     for method in case.methods:
         job = methods.job_of(method, case.settings, case.seed)
-        own = FreeDoor(door) if method.startswith(methods.FREE) else door
-        made[method] = Turns(methods.run_of(job, shard, own, manifest))
-    return made
+        method_door = FreeDoor(door) if method.startswith(methods.FREE) else door
+        turns[method] = Turns(methods.run_of(job, shard, method_door, manifest))
+    return turns
 
 
 def units(method: str, settings: Mapping[str, Any]) -> int:
-    """Epochs in a step: fewer where they take long, as float32 messages on a slow link do."""
-    thick = _is_float32(method, settings)
-    return int(settings.get("float32_turn" if thick else "turn", settings.get("turn", 10)))
+    """Epochs in a step. `float32_turn` sets fewer for float32 messages, which take long on a slow link."""
+    is_float32 = _is_float32(method, settings)
+    return int(settings.get("float32_turn" if is_float32 else "turn", settings.get("turn", 10)))
 
 
 def _is_float32(method: str, settings: Mapping[str, Any]) -> bool:
-    """Whether its messages are as large as float32's, and on their way."""
+    """Whether the method sends messages as large as float32."""
     rows = (1_000, 8)
     job = methods.job_of(method, settings, 0)
     return method.split()[0] != methods.FREE and job.method.message_bytes(*rows) >= Identity().nbytes(rows)
@@ -84,13 +84,13 @@ def step(door: Door, method: str, prepared: dict[str, Any], case: Case, seed: in
 
 
 def _by_rank(record: Mapping[str, Any]) -> list[int]:
-    """Bytes of messages that each rank sends or receives in an epoch."""
-    total = torch.tensor([each["bytes_from_to"] for each in record["messages"]]).sum(dim=0)
-    return [int(both) for both in total.sum(dim=0) + total.sum(dim=1)]
+    """Bytes of messages that each rank sends and receives in an epoch."""
+    total = torch.tensor([message["bytes_from_to"] for message in record["messages"]]).sum(dim=0)
+    return [int(size) for size in total.sum(dim=0) + total.sum(dim=1)]
 
 
 def summary(case: Case, method: str, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Where bits are assigned: the epoch that was predicted, and the share of time that looking and choosing took."""
+    """For methods that assign bits: the predicted epoch time, and the share of time spent on tracing and assigning."""
     predicted = [line for line in lines[method] if line.get("predicted_s") is not None]
     if not predicted:
         return {}

@@ -1,4 +1,4 @@
-"""`thinwire plan gradients` on every rank: profile a network's gradients, plan, take a few steps by the plan."""
+"""`thinwire plan gradients` on every rank: profile a network's gradients, plan, run a few steps with the plan."""
 
 import importlib
 import statistics
@@ -31,32 +31,32 @@ def _texts(size: int, *_: int) -> tuple[torch.Tensor, torch.Tensor]:
     return windows[:, :-1], windows[:, 1:]
 
 
-# Those that cases of `thinwire bench` train, on made-up data: what it says changes no time, and it is always there.
+# The networks that cases of `thinwire bench` train, on random data: values don't change times, and no files are needed.
 NETWORKS = {"resnet": Task(ResNet, _images, lr=0.05), "gpt": Task(lambda: GPT(LETTERS, 4, 192), _texts, lr=0.1)}
 
 
 def load(network: str) -> tuple[nn.Module, Any, Callable[[nn.Module, Any], torch.Tensor]]:
-    """One of NETWORKS, or what a function of the user's own returns, named as `package.module:function`."""
+    """One of NETWORKS, or the result of the user's function, named as `package.module:function`."""
     if network in NETWORKS:
         task = NETWORKS[network]
         return task.build(), task.batch(BATCH, 0, 0, 0), task.loss
     module, _, name = network.partition(":")
     if "" not in sys.path:
-        sys.path.insert(0, "")  # a module of the folder that the command was called in
+        sys.path.insert(0, "")  # so that modules in the current folder are found
     try:
-        made = getattr(importlib.import_module(module), name)()
+        loaded = getattr(importlib.import_module(module), name)()
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"network {network!r}: {error}; give {', '.join(NETWORKS)}, or package.module:function for a function of "
             "your own that returns (model, batch, loss_fn)"
         ) from None
-    if not isinstance(made, tuple) or len(made) != 3:
-        raise ValueError(f"network {network!r} returned {type(made).__name__}; return (model, batch, loss_fn)")
-    return made
+    if not isinstance(loaded, tuple) or len(loaded) != 3:
+        raise ValueError(f"network {network!r} returned {type(loaded).__name__}; return (model, batch, loss_fn)")
+    return loaded
 
 
 def rank(network: str, codec: str, seed: int, limit_s: float) -> dict[str, Any]:
-    """The plan and what steps by it took, with the last one's timeline."""
+    """The profile, the plan, the measured time of its steps, and the timeline of the last step."""
     with Door(limit_s=limit_s) as door:
         with door.loading():
             torch.manual_seed(seed)
@@ -66,18 +66,18 @@ def rank(network: str, codec: str, seed: int, limit_s: float) -> dict[str, Any]:
         profile = gradients.profile(model, batch, loss_fn, door, codecs=codecs, optimizer=optimizer)
         plan = gradients.plan(profile, codec, seed=seed)
         wrapped = gradients.wrap(model, plan, door)
-        taken = []
+        step_times = []
         for _ in range(STEPS):
             door.barrier(channel="profile")
             start = time.perf_counter()
             optimizer.zero_grad()
             loss_fn(wrapped, batch).backward()
             optimizer.step()
-            taken.append(time.perf_counter() - start)
+            step_times.append(time.perf_counter() - start)
         times = gradients.hook_of(wrapped).times
     return {
         "profile": profile.to_json(),
         "plan": plan,
-        "measured_s": statistics.median(taken[2:]),
+        "measured_s": statistics.median(step_times[2:]),
         "times": [asdict(group) for group in times],
     }

@@ -1,10 +1,10 @@
-"""Workload `gradients`: steps of data-parallel training, each method with a copy of the model of its own.
+"""Workload `gradients`: steps of data-parallel training, each method with its own copy of the model.
 
-none          DistributedDataParallel as it comes
+none          plain DistributedDataParallel
 bfloat16      with torch's own hook
 powersgd      with torch's own hook, rank 2
-layer-wise | one | equal:8 | cupcake | auto      our hook and codecs, grouped so; `codec` of the settings
-local         the limit: the same step, nothing is sent
+layer-wise | one | equal:8 | cupcake | auto      our hook with this grouping, and the codec of the settings
+local         the limit: the same step, but nothing is sent
 """
 
 import statistics
@@ -48,7 +48,7 @@ def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
 
 
 def set_up(case: Case, folder: Path) -> None:
-    """Nothing is shared but what ranks make themselves."""
+    """Nothing to do: ranks make their own data."""
 
 
 def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:
@@ -56,14 +56,14 @@ def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:
     codec = str(case.settings.get("codec", "topk:0.01"))
     size = tasks.batch_size(case.settings)
     profile = _profile(door, case)
-    made = {method: Steps(method, task, profile, codec, size, door, case.seed) for method in case.methods}
-    for steps in made.values():
+    by_method = {method: Steps(method, task, profile, codec, size, door, case.seed) for method in case.methods}
+    for steps in by_method.values():
         steps.take(WARM_UP)
-    return made
+    return by_method
 
 
 def before_round(door: Door, prepared: dict[str, Any], case: Case) -> None:
-    """Profile again: predictions are then of the same minutes as what they are compared with. Plans stay."""
+    """Profile again, so that predictions and measurements come from the same minutes. Plans stay as they are."""
     profile = _profile(door, case)
     for steps in prepared.values():
         steps.predict(profile)
@@ -97,20 +97,20 @@ def step(door: Door, method: str, prepared: dict[str, Any], case: Case, seed: in
 
 
 def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """`exposed_share` is what the step takes beyond one that sends nothing."""
+    """`exposed_share` is the share of the step time beyond that of a step that sends nothing."""
     lines = by_method[method]
-    more: dict[str, Any] = {"wire_bytes": int(statistics.median(line["wire_bytes"] for line in lines))}
-    more |= {name: lines[-1][name] for name in ("loss", "groups", "codecs") if name in lines[-1]}
+    figures: dict[str, Any] = {"wire_bytes": int(statistics.median(line["wire_bytes"] for line in lines))}
+    figures |= {name: lines[-1][name] for name in ("loss", "groups", "codecs") if name in lines[-1]}
     if "predicted_s" in lines[-1]:
-        more["predicted_s"] = statistics.median(line["predicted_s"] for line in lines)
+        figures["predicted_s"] = statistics.median(line["predicted_s"] for line in lines)
     if by_method.get(LIMIT):
         local = statistics.median(line["seconds"] for line in by_method[LIMIT])
-        more["exposed_share"] = max(0.0, 1 - local / statistics.median(line["seconds"] for line in lines))
-    return more
+        figures["exposed_share"] = max(0.0, 1 - local / statistics.median(line["seconds"] for line in lines))
+    return figures
 
 
 class Steps:
-    """A method's training, some steps at a time."""
+    """One method's training, run in turns of some steps."""
 
     def __init__(
         self, method: str, task: Task, profile: gradients.Profile, codec: str, size: int, door: Door, seed: int
@@ -133,7 +133,7 @@ class Steps:
             self.facts["predicted_s"] = gradients.plan(profile, NONE).alternatives[self._method]
 
     def take(self, count: int) -> float:
-        """The last step's loss on this rank."""
+        """Run `count` steps. Returns the last step's loss on this rank."""
         loss = torch.zeros(())
         for _ in range(count):
             batch = self._task.batch(self._size, self._door.rank, self._number, self._seed)
@@ -150,10 +150,10 @@ class Steps:
         self, method: str, model: nn.Module, profile: gradients.Profile, codec: str
     ) -> DistributedDataParallel:
         if method in HOOKS:
-            # PowerSGD's hook posts its second sum from the backend's thread: with several buckets ranks may post theirs
-            # in different orders, which gloo takes for a mismatch.
-            more = {"bucket_cap_mb": ONE_BUCKET_MIB} if method == POWERSGD else {}
-            wrapped = DistributedDataParallel(model, **more)  # type: ignore[arg-type]
+            # PowerSGD's hook posts its second sum from the backend's thread. With several buckets, ranks may post these
+            # in different orders, and gloo reports a mismatch. So use one bucket.
+            options = {"bucket_cap_mb": ONE_BUCKET_MIB} if method == POWERSGD else {}
+            wrapped = DistributedDataParallel(model, **options)  # type: ignore[arg-type]
             HOOKS[method](wrapped)
             return wrapped
         spec, fusion = ("auto", CUPCAKE) if method == BEST else (codec, method)
@@ -171,7 +171,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
 
 
 def _bfloat16(state: None, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """torch's own, under another name: DDP takes it by name for one that needs NCCL, though gloo sums bfloat16 too."""
+    """torch's hook under another name: by its name DDP requires NCCL, although gloo can sum bfloat16 too."""
     return default_hooks.bf16_compress_hook(None, bucket)  # type: ignore[arg-type]
 
 
@@ -189,7 +189,7 @@ HOOKS: dict[str, Callable[[DistributedDataParallel], None]] = {
 
 
 def sent_bytes() -> int:
-    """That this host's interfaces have sent so far, frames and all; an emulated host has them to itself."""
+    """Bytes that this host's interfaces have sent so far, with frames. Emulated hosts have their own interfaces."""
     total = 0
     for line in Path("/proc/net/dev").read_text().splitlines()[2:]:
         name, _, counts = line.partition(":")

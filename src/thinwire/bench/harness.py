@@ -1,7 +1,7 @@
 """Run a case: all methods interleaved in one lab, medians with their extremes, ratios to the first method.
 
-Rank 0 writes a line to a file for every step done. So the launcher can show progress, and a case that fails in the
-middle still has what came before.
+Rank 0 appends a line to a file after every step. So the launcher can show progress, and a case that fails keeps the
+steps before the failure.
 """
 
 import json
@@ -43,9 +43,10 @@ class Workload(Protocol):
     @property
     def CAPTION(self) -> str: ...  # noqa: N802 (likewise); with braces for the number of runs
     def check(self, methods: tuple[str, ...], settings: Mapping[str, Any], /) -> None: ...
-    def set_up(self, case: Case, folder: Path, /) -> None: ...  # once, before there are ranks
-    def prepare(self, door: Door, case: Case, folder: Path, /) -> Any: ...  # on each rank, before any clock runs
-    def units(self, method: str, settings: Mapping[str, Any], /) -> int: ...  # what seconds and bytes are divided by
+    def set_up(self, case: Case, folder: Path, /) -> None: ...  # once, before ranks start
+    def prepare(self, door: Door, case: Case, folder: Path, /) -> Any: ...  # on each rank, not timed
+    # Seconds and bytes of a step are divided by its units.
+    def units(self, method: str, settings: Mapping[str, Any], /) -> int: ...
     def step(self, door: Door, method: str, prepared: Any, case: Case, seed: int, /) -> dict[str, Any]: ...
 
 
@@ -63,7 +64,7 @@ WORKLOADS: dict[str, Workload] = {
     "sync": sync,
     "pipeline": pipeline,
 }
-# Whole runs: a warm-up would be one more.
+# Workloads whose steps are whole runs. They have no warm-up, which would be another whole run.
 WHOLE = ("training", "convergence", "fsdp")
 LOOK_S = 0.2
 EVENTS = "events.jsonl"
@@ -71,14 +72,14 @@ CHANNEL = "harness"
 
 
 def check(case: Case) -> None:
-    """Raise where the workload is not known, or does not know its methods and settings."""
+    """Raise if the workload is unknown, or does not know the methods or settings."""
     if case.workload not in WORKLOADS:
         raise ValueError(f"{case.name}: workload {case.workload!r} is not known; known are {', '.join(WORKLOADS)}")
     WORKLOADS[case.workload].check(case.methods, case.settings)
 
 
 def run(case: Case, *, on_progress: Callable[[float, str], None] = lambda share, what: None) -> CaseResult:
-    """Run it in a lab of its own."""
+    """Run a case in its own lab."""
     check(case)
     with scratch_folder("bench") as folder:
         events = folder / EVENTS
@@ -103,7 +104,7 @@ def run(case: Case, *, on_progress: Callable[[float, str], None] = lambda share,
 
 
 def summarise(case: Case, steps: list[dict[str, Any]]) -> list[MethodRow]:
-    """Steps to rows. Pure; methods without a step are left out."""
+    """One row per method from its steps. Pure. Methods without steps are left out."""
     kept = [step for step in steps if step["repeat"] >= 0]
     by_method = {method: [step for step in kept if step["method"] == method] for method in case.methods}
     medians = {
@@ -139,7 +140,7 @@ def _rank(case: Case, folder: str) -> None:
     workload = WORKLOADS[case.workload]
     with Door(limit_s=case.limit_s) as door:
         prepared = workload.prepare(door, case, Path(folder))
-        # Repeat -1 warms up connections and code, and is not kept. Whole runs need none.
+        # Repeat -1 warms up connections and code, and is not kept. Whole runs have no warm-up.
         for repeat in range(0 if case.workload in WHOLE else -1, case.repeats):
             if hasattr(workload, "before_round"):
                 workload.before_round(door, prepared, case)
@@ -151,7 +152,7 @@ def _rank(case: Case, folder: str) -> None:
 
 
 def _step(door: Door, workload: Workload, method: str, prepared: Any, case: Case, repeat: int) -> dict[str, Any]:
-    """One turn of a method; seconds of the slowest rank, bytes of all."""
+    """One step of a method: the seconds of the slowest rank, the bytes of all ranks."""
     door.step = repeat
     door.barrier(channel=CHANNEL)  # all start together
     door.books.take()
@@ -163,9 +164,8 @@ def _step(door: Door, workload: Workload, method: str, prepared: Any, case: Case
     by_rank = door.gather_json([seconds, sum(book.exposed_s for book in books.values()), sent], channel=CHANNEL)
     units = workload.units(method, case.settings)
     slowest = max(by_rank, key=lambda row: float(row[0]))
-    names = sorted(
-        {name for _, _, rank_channels in by_rank for name in rank_channels}
-    )  # ranks need not have used the same
+    # Ranks may have used different channels.
+    names = sorted({name for _, _, rank_channels in by_rank for name in rank_channels})
     channels = {name: int(sum(rank_channels.get(name, 0) for _, _, rank_channels in by_rank) / units) for name in names}
     line = {"method": method, "repeat": repeat, "seconds": slowest[0] / units, "exposed_s": slowest[1] / units}
     return line | {"bytes": sum(channels.values()), "channels": channels} | facts
@@ -181,6 +181,6 @@ def _watch(events: Path, case: Case, over: threading.Event, on_progress: Callabl
 
 
 def _read(events: Path) -> list[dict[str, Any]]:
-    """Whole lines only: the last may still be under way."""
+    """The steps written so far. Only complete lines: the last one may still be being written."""
     whole, _, _ = events.read_text().rpartition("\n")
     return [json.loads(line) for line in whole.splitlines()]

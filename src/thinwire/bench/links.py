@@ -1,4 +1,4 @@
-"""Probe the wires with ranks of our own: what `thinwire profile` runs on every rank."""
+"""Measure links: what `thinwire profile` runs on every rank."""
 
 from dataclasses import asdict
 from typing import Any
@@ -8,7 +8,7 @@ from thinwire.links.probe import probe
 
 
 def profile(check_draws: int, seed: int, limit_s: float) -> dict[str, Any]:
-    """The cost model as JSON and, if asked for, rows of predicted beside measured."""
+    """The cost model as JSON and, with `check_draws`, rows of predicted and measured times."""
     with Door(limit_s=limit_s) as door:
         model, rows = probe(door, draws=check_draws, seed=seed)
     return {**model.to_json(), "check": [{**asdict(row), "error": row.error} for row in rows]}

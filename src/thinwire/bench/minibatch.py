@@ -1,9 +1,9 @@
 """Workload `minibatch`: epochs of minibatch training on one set of shards. `replicated` is the limit.
 
-A step is a run of epochs whose pipeline fills and empties within it.
+A step is a number of epochs. Their pipeline fills and empties within the step.
 
-Compute is paced where the case says so (`forward_ms`): a forward pass lasts so long, the rest slept, as on hosts
-whose computation leaves their cores to the network. Everything else is real.
+With `forward_ms` in the case, compute is paced: a forward pass takes that long, by sleeping for the rest, as on hosts
+whose computation leaves cores free for the network. Everything else is real.
 """
 
 import statistics
@@ -44,12 +44,12 @@ def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:
 
 def prepare(door: Door, case: Case, folder: Path) -> dict[str, Any]:
     shard, manifest = methods.loaded(door, folder)
-    made = {}
+    turns = {}
     for method in case.methods:
         run = methods.run_of(methods.job_of(method, case.settings, case.seed), shard, door, manifest)
         run.forward_least_s = int(case.settings.get("forward_ms", 0)) / 1e3
-        made[method] = Turns(run)
-    return made
+        turns[method] = Turns(run)
+    return turns
 
 
 def units(method: str, settings: Mapping[str, Any]) -> int:
@@ -65,11 +65,11 @@ def step(door: Door, method: str, prepared: dict[str, Any], case: Case, seed: in
 
 
 def summary(case: Case, method: str, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Rows fetched from other ranks in an epoch, and what VIP had predicted of them and of all bytes."""
-    own = lines[method]
+    """Rows fetched from other ranks in an epoch, and the rows and bytes that VIP predicted."""
+    method_lines = lines[method]
     return {
-        "remote_rows": statistics.mean(line["remote_rows"] for line in own),
-        "predicted_rows": own[-1]["predicted"]["remote_rows"],
-        "predicted_bytes": own[-1]["predicted"]["bytes_per_epoch"],
-        "cached_rows": own[-1]["predicted"]["cached_rows"],
+        "remote_rows": statistics.mean(line["remote_rows"] for line in method_lines),
+        "predicted_rows": method_lines[-1]["predicted"]["remote_rows"],
+        "predicted_bytes": method_lines[-1]["predicted"]["bytes_per_epoch"],
+        "cached_rows": method_lines[-1]["predicted"]["cached_rows"],
     }

@@ -9,7 +9,7 @@ CONTEXT = 64
 
 
 class Block(nn.Module):
-    """Two convolutions beside a shortcut (arXiv 1512.03385)."""
+    """Two convolutions and a shortcut (arXiv 1512.03385)."""
 
     def __init__(self, into: int, out: int, stride: int) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Three stages of `blocks` blocks: width, twice and four times as wide. For images of one channel."""
+    """Three stages of `blocks` blocks, with 1, 2 and 4 times `width` channels. For images of one channel."""
 
     def __init__(self, blocks: int = 7, width: int = 32, classes: int = 10) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class ResNet(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a perceptron, each after a norm and beside a shortcut (GPT-2)."""
+    """Attention and an MLP, each after a norm and with a shortcut (GPT-2)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Layer(nn.Module):
 
 
 class GPT(nn.Module):
-    """Characters in, the next character's logits out."""
+    """Takes characters, returns logits of the next character."""
 
     def __init__(self, vocabulary: int, layers: int = 4, width: int = 192, heads: int = 4) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class GPT(nn.Module):
 
 
 class Llama(nn.Module):
-    """transformers' own, made from a configuration; nothing is downloaded. `blocks` are what one would shard."""
+    """The Llama of transformers, made from a configuration; nothing is downloaded. `blocks` are the layers to shard."""
 
     def __init__(self, symbols: int, layers: int = 4, width: int = 256) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
-"""Workload `pipeline`: iterations of a pipeline, a stage a rank, each method with a copy of the model of its own.
+"""Workload `pipeline`: iterations of a pipeline, one stage per rank, each method with its own copy of the model.
 
-gpipe | 1f1b | eager     the schedule; transfers run beside computation
---blocking               sends are waited for at once
---split                  backward in two parts, that of the weights behind the transfer
---split --delay N        and N micro-batches further back
+gpipe | 1f1b | eager     the schedule; transfers overlap with computation
+--blocking               each send is waited for at once
+--split                  backward in two parts; that of the weights runs during the transfer
+--split --delay N        the weights' part runs N micro-batches later
 
-Compute is paced where the case says so (`forward_ms`): each action lasts as long as on a host of its own, the rest
-slept, since several hosts' work does not fit the cores of one machine. Transfers are real.
+With `forward_ms` in the case, compute is paced: each action lasts as long as on its own host, by sleeping for the rest,
+since the work of several hosts does not fit the cores of one machine. Transfers are real.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ LR = 0.05
 
 @dataclass(frozen=True)
 class Method:
-    """A method's words."""
+    """A method's text, parsed."""
 
     schedule: str
     blocking: bool = False
@@ -69,8 +69,8 @@ class Method:
         return Method(name, "--blocking" in words, "--split" in words, delay)
 
     def build(self, num_stages: int, num_microbatches: int) -> Schedule:
-        made = SCHEDULES[self.schedule](num_stages, num_microbatches)
-        return schedules.split(made, delay=self.delay) if self.split else made
+        schedule = SCHEDULES[self.schedule](num_stages, num_microbatches)
+        return schedules.split(schedule, delay=self.delay) if self.split else schedule
 
 
 COLUMNS = (
@@ -94,23 +94,23 @@ def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
 
 
 def set_up(case: Case, folder: Path) -> None:
-    """Nothing is shared but what ranks make themselves."""
+    """Nothing to do: ranks make their own data."""
 
 
 def prepare(door: Door, case: Case, folder: Path) -> dict[str, "Iterations"]:
-    """Every method's pipeline, warmed up; what the simulator predicts for it from one profile of stages and wires."""
-    made = {method: Iterations(method, case, door) for method in case.methods}
-    for iterations in made.values():
+    """Each method's pipeline, warmed up, with its predicted time. Predictions share one profile of stages and wires."""
+    by_method = {method: Iterations(method, case, door) for method in case.methods}
+    for iterations in by_method.values():
         iterations.warm_up()
-    costs = profile([iterations.pipe for iterations in made.values()], door, hosts=range(door.world_size))
-    # What goes forward out of the first stage, boundary and skip, beside its forward: the case's own promise.
+    costs = profile([iterations.pipe for iterations in by_method.values()], door, hosts=range(door.world_size))
+    # Transfer times out of the first stage (boundary and skip) over its forward time: the ratio that the case aims at.
     shares = {wire.name: wire.forward_s / costs.stages[0].forward_s for wire in costs.wires if wire.source == 0}
-    for iterations in made.values():
+    for iterations in by_method.values():
         iterations.facts["transfer_shares"] = shares
         iterations.facts["predicted_s"] = simulate(
             iterations.schedule, costs, blocking=iterations.method.blocking
         ).seconds
-    return made
+    return by_method
 
 
 def units(method: str, settings: Mapping[str, Any]) -> int:
@@ -131,7 +131,7 @@ def edges_of(case: Case, num_stages: int) -> tuple[Edge, ...]:
 
 
 class Iterations:
-    """A method's training, an iteration at a time."""
+    """One method's training, one iteration at a time."""
 
     def __init__(self, method: str, case: Case, door: Door) -> None:
         self.method = Method.parse(method)
@@ -146,7 +146,7 @@ class Iterations:
         letters = self._task.build().embedding
         assert isinstance(letters, nn.Embedding)
         vocabulary = letters.num_embeddings
-        torch.manual_seed(case.seed + stage)  # a stage's weights are the same with every method
+        torch.manual_seed(case.seed + stage)  # so that a stage starts with the same weights for every method
         skip_width = int(settings.get("skip_width", 16)) if settings.get("task") == stages.UNET else 0
         width, layers = int(settings.get("width", 64)), int(settings.get("layers", 1))
         model = stages.Part(stage, n, vocabulary, layers, width, skip_width)
@@ -173,7 +173,7 @@ class Iterations:
         return self.facts | {"loss": float(gathered[-1, 0]), "peak_activations": peaks}
 
     def warm_up(self) -> None:
-        """The first iteration tells shapes, the second is like all others."""
+        """Run two iterations: the first also sends shapes, the second is like all others."""
         for _ in range(2):
             self._iterate()
 

@@ -1,4 +1,4 @@
-"""Workload `policies`: ways to choose a cache, by the rows that are then fetched in the same sampled epochs."""
+"""Workload `policies`: compare cache policies by the rows fetched in the same sampled epochs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def check(names: tuple[str, ...], settings: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Touched:
-    """What this rank's batches will touch, and what a policy may know beforehand."""
+    """`times`: how often this rank's batches touch each vertex of other ranks. `question`: what a policy may know."""
 
     question: Question
     times: Array
@@ -62,7 +62,7 @@ def units(method: str, settings: Mapping[str, Any]) -> int:
 
 def step(door: Door, method: str, prepared: Touched, case: Case, seed: int) -> dict[str, Any]:
     question, times = prepared.question, prepared.times
-    best = times if method == "oracle" else worth(method, question)  # which knows just these
+    best = times if method == "oracle" else worth(method, question)  # the oracle knows the actual accesses
     topology = question.topology
     rows = []
     for alpha in ALPHAS:
@@ -73,11 +73,11 @@ def step(door: Door, method: str, prepared: Touched, case: Case, seed: int) -> d
 
 
 def summary(case: Case, method: str, lines: Mapping[str, list[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Rows by replication factor: how many times fewer than without a cache, and beside the oracle's."""
+    """Rows by replication factor: their number, how many times fewer than without a cache, and over the oracle's."""
     rows = lines[method][-1]["remote_rows"]
-    found: dict[str, Any] = {"remote_rows": rows}
-    found["fewer"] = {alpha: rows["0.0"] / max(1.0, count) for alpha, count in rows.items()}
+    figures: dict[str, Any] = {"remote_rows": rows}
+    figures["fewer"] = {alpha: rows["0.0"] / max(1.0, count) for alpha, count in rows.items()}
     if lines.get("oracle"):
         best = lines["oracle"][-1]["remote_rows"]
-        found["to_oracle"] = {alpha: count / max(1.0, best[alpha]) for alpha, count in rows.items()}
-    return found
+        figures["to_oracle"] = {alpha: count / max(1.0, best[alpha]) for alpha, count in rows.items()}
+    return figures

@@ -1,4 +1,4 @@
-"""What a case found: a row a method."""
+"""The result of a case: one row per method."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from thinwire.bench.case import Case
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One method's steps: seconds until the last rank was done, bytes of all ranks, share of the time spent waiting."""
+    """One method's steps: seconds until the last rank is done, bytes of all ranks, share of time spent waiting."""
 
     method: str
     seconds_median: float
@@ -19,8 +19,8 @@ class MethodRow:
     exposed_share: float
     repeats: int
     channels: dict[str, int]  # bytes by channel
-    limit_ratio: float | None = None  # seconds over those of the method that is the limit, like `free`
-    more: dict[str, Any] | None = None  # what the workload adds
+    limit_ratio: float | None = None  # its seconds over the seconds of the limit, such as `free`
+    more: dict[str, Any] | None = None  # figures that the workload adds
 
     def figure(self, name: str, otherwise: Any = None) -> Any:
         """A figure that the workload adds."""
@@ -29,7 +29,7 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What a case found; `failed` says what stopped it, if anything did."""
+    """The result of a case. `failed` is the error that stopped it, or None."""
 
     case: Case
     rows: list[MethodRow]

@@ -1,4 +1,4 @@
-"""Transformers cut into pipeline stages: a GPT, and a U-Net-like one whose early stages hand the late ones a skip."""
+"""Transformers cut into pipeline stages: a GPT, and a U-Net-like one with skips from early to late stages."""
 
 from collections.abc import Mapping
 
@@ -15,8 +15,8 @@ GPT, UNET = "gpt", "unet"
 class Part(nn.Module):
     """Stage `number` of `num_stages`: embeds if it is the first, ends in logits if it is the last.
 
-    With skips, stage i of the first half narrows what it has made and hands it to stage n - 1 - i, which widens it
-    again and adds it to its own input.
+    With skips, stage i of the first half narrows its output and sends it to stage n - 1 - i, which widens it again and
+    adds it to its own input.
     """
 
     def __init__(self, number: int, num_stages: int, vocabulary: int, layers: int, width: int, skip_width: int) -> None:

@@ -1,9 +1,9 @@
-"""Workload `sync`: a model's weights from a trainer of 2x2 ranks to a server of 1x2, a host a row.
+"""Workload `sync`: a model's weights from a trainer of 2x2 ranks to a server of 1x2, one host per row.
 
-naive                    all tiles to one rank, from it the whole to every rank of the server, which cuts its own
-reshard                  by the plan, as they are
-bfloat16 | uniform:8     by the plan, in fewer bytes
-difference:uniform:8     what has changed since the last time
+naive                    all tiles to one rank, then the full tensors to every rank of the server, which cuts its tile
+reshard                  by the plan, uncompressed
+bfloat16 | uniform:8     by the plan, compressed
+difference:uniform:8     by the plan, only the change since the last call, compressed
 """
 
 import statistics
@@ -60,7 +60,7 @@ def set_up(case: Case, folder: Path) -> None:
 
 
 class Weights:
-    """This rank's tiles of a GPT's weights; what a value is follows from its tensor and its turn."""
+    """This rank's tiles of a GPT's weights. Values depend on the tensor, the tile and the turn."""
 
     def __init__(self, door: Door, case: Case) -> None:
         self.door = door
@@ -88,7 +88,7 @@ class Weights:
         layout = layout_of(self.trainer, trained(name), self.shapes[name])
         tile = layout.tiles.get(self.door.rank)
         shape = (0,) if tile is None else region_shape(tile)
-        # By the tile and not by the rank: replicas are equal.
+        # The seed depends on the tile and not on the rank, so that replicas are equal.
         begin = [ranges[0][0] for ranges in tile or ()]
         generator = torch.Generator().manual_seed(seed_from(number, *begin))
         local = torch.randn(shape, generator=generator)
@@ -97,25 +97,25 @@ class Weights:
         return as_dtensor(local, self.trainer, trained(name), self.shapes[name])
 
     def at(self, turn: int) -> dict[str, DTensor]:
-        """Weights as they are every other time: a step of training changes each by a little."""
+        """The weights of a turn. They alternate between two states that differ a little, as after a training step."""
         return self.states[turn % 2]
 
 
 def _shapes(*, layers: int, width: int, vocabulary: int) -> dict[str, tuple[int, ...]]:
-    made: dict[str, tuple[int, ...]] = {"embedding": (vocabulary, width)}
+    shapes: dict[str, tuple[int, ...]] = {"embedding": (vocabulary, width)}
     for layer in range(layers):
-        made |= {
+        shapes |= {
             f"{layer}.qkv": (3 * width, width),
             f"{layer}.out": (width, width),
             f"{layer}.up": (4 * width, width),
             f"{layer}.down": (width, 4 * width),
             f"{layer}.norm": (width,),
         }
-    return made
+    return shapes
 
 
 def trained(name: str) -> list[Placement]:
-    """Sharded over both axes: data parallel, then tensor parallel."""
+    """A weight's placements on the trainer: sharded over both axes, data parallel, then tensor parallel."""
     return [Shard(0), Replicate()] if name.endswith("norm") else [Shard(0), Shard(1)]
 
 
@@ -148,38 +148,38 @@ def step(door: Door, method: str, weights: Weights, case: Case, seed: int) -> di
 
 
 def _probes(door: Door, out: Mapping[str, DTensor]) -> list[float]:
-    """Values of all tensors as they have arrived, some of each on every rank: what methods are compared by."""
-    own = []
+    """Some values of each tensor that arrived, from every rank. Methods are compared by them."""
+    probes = []
     for x in out.values():
         flat = x._local_tensor.reshape(-1)
-        own.append(flat[:: max(1, len(flat) // PROBES)][:PROBES] if len(flat) else torch.zeros(PROBES))
+        probes.append(flat[:: max(1, len(flat) // PROBES)][:PROBES] if len(flat) else torch.zeros(PROBES))
     gathered = door.gather(
-        torch.cat([torch.nn.functional.pad(part, (0, PROBES - len(part))) for part in own]), channel="harness"
+        torch.cat([torch.nn.functional.pad(part, (0, PROBES - len(part))) for part in probes]), channel="harness"
     )
     return [float(value) for value in gathered.flatten()]
 
 
 def _naive(weights: Weights, state: Mapping[str, DTensor]) -> dict[str, DTensor]:
-    one, all_ranks = DeviceMesh("cpu", [0], _init_backend=False), [Replicate(), Replicate()]
+    single, all_ranks = DeviceMesh("cpu", [0], _init_backend=False), [Replicate(), Replicate()]
     options: dict[str, Any] = {"cost": weights.network, "door": weights.door}
-    whole = crossmesh.reshard_state_dict(state, one, [Replicate()], **options)
-    copies = crossmesh.reshard_state_dict(whole, weights.server, all_ranks, **options)
-    made = {}
+    gathered = crossmesh.reshard_state_dict(state, single, [Replicate()], **options)
+    copies = crossmesh.reshard_state_dict(gathered, weights.server, all_ranks, **options)
+    state_out = {}
     for name, x in copies.items():
         local = x._local_tensor
         if weights.door.rank in SERVER[0] and not name.endswith("norm"):
             local = local.chunk(len(SERVER[0]))[SERVER[0].index(weights.door.rank)].clone()
-        made[name] = as_dtensor(local, weights.server, served(name), weights.shapes[name])
-    return made
+        state_out[name] = as_dtensor(local, weights.server, served(name), weights.shapes[name])
+    return state_out
 
 
 def summary(case: Case, method: str, by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """`error`: the largest of a value, beside the first method's, where weights are of size 1."""
+    """`error` is the largest difference of a value from the first method's. Weights have a size of about 1."""
     last, first = by_method[method][-1], by_method[case.methods[0]][-1]
     errors = [abs(a - b) for a, b in zip(last["values"], first["values"], strict=True)]
-    more = {
+    figures = {
         "wire_bytes": int(statistics.median(line["wire_bytes"] for line in by_method[method])),
         "least_bytes": last["least_bytes"],
         "error": max(errors),
     }
-    return more | ({"predicted_s": last["predicted_s"]} if last["predicted_s"] else {})
+    return figures | ({"predicted_s": last["predicted_s"]} if last["predicted_s"] else {})

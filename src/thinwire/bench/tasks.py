@@ -1,4 +1,4 @@
-"""Something real to learn for the networks: handwritten digits, and the characters of Python's own reference."""
+"""Real data for the networks: handwritten digits, and the characters of Python's own reference."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from thinwire.bench.networks import CONTEXT, GPT, Llama, ResNet
 
 @dataclass(frozen=True)
 class Task:
-    """A network and its data; a rank's batch of a step follows from the seed."""
+    """A network and its data. A rank's batch in a step depends only on size, rank, step and seed."""
 
     build: Callable[[], nn.Module]
     batch: Callable[[int, int, int, int], tuple[Tensor, Tensor]]  # (size, rank, step, seed)
     lr: float
-    label_smoothing: float = 0.0  # so that there is a loss to compare where all examples can be learnt by heart
+    label_smoothing: float = 0.0  # keeps losses comparable if all examples can be memorised
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         x, y = batch
@@ -29,7 +29,7 @@ class Task:
 
 
 def digits(settings: dict[str, Any]) -> Task:
-    """scikit-learn's 1,797 images of 8 x 8."""
+    """scikit-learn's digits: 1,797 images of 8 x 8."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -76,7 +76,7 @@ SETTINGS: dict[str, type] = {"task": str, "batch": int, "blocks": int, "width": 
 
 
 def check(settings: Mapping[str, Any], more: Mapping[str, type]) -> None:
-    """A workload has `more` settings of its own."""
+    """Raise if a setting is unknown. `more` are the workload's own settings."""
     known = {**SETTINGS, **more}
     for name, value in settings.items():
         if name not in known or type(value) is not known[name]:

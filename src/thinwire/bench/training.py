@@ -1,4 +1,4 @@
-"""Workload `training`: whole runs, one for each seed. Scores, and the seconds to reach the first method's final one."""
+"""Workload `training`: whole runs, one per seed. Scores, and the seconds to reach the final score of `exact`."""
 
 import itertools
 import statistics
@@ -56,16 +56,17 @@ def units(method: str, settings: Mapping[str, Any]) -> int:
 
 
 def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[str, Any]:
-    """A run by this seed. With `timed`, a run before it that nothing interrupts tells the seconds.
+    """One run with this seed. With `timed`, seconds come from an extra run before it, without evaluation.
 
-    Evaluating between epochs gives what is under way time to arrive, and so flatters what is stale; and runs repeat.
+    Evaluation between epochs gives transfers time to arrive, which favours stale methods. Runs are reproducible, so
+    both train alike.
     """
     job = methods.job_of(method, case.settings, seed)
     clock = _clock(job, prepared, door) if case.settings.get("timed") else None
     run = _run(replace(job, evaluate_every=case.settings.get("evaluate_every", 5)), prepared, door)
     for epoch in range(job.epochs):
         run.epoch(epoch)
-    run.settle()  # what is still under way is nobody else's burden
+    run.settle()  # wait for transfers still under way, so that they don't slow down the next method
     clock = clock or list(itertools.accumulate(row["seconds"] for row in run.rows))
     curve = [(seconds, row["val_score"]) for seconds, row in zip(clock, run.rows, strict=True)]
     sums = {name: sum(row[name] for row in run.rows) for name in ("exposed_s", "bytes")}
@@ -73,14 +74,14 @@ def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[
 
 
 def _at_best(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """The test score of the first epoch whose validation score is the best: what papers report. None without either."""
+    """The test score in the first epoch with the best validation score, as papers report. None without either."""
     known = [row for row in rows if row["val_score"] is not None]
     best = max(known, key=lambda row: float(row["val_score"]), default=None)
     return None if best is None or best["test_score"] is None else float(best["test_score"])
 
 
 def _clock(job: Job[Any], prepared: tuple[graphs.Shard, graphs.Manifest], door: Door) -> list[float]:
-    """Seconds until each epoch was over; after the last one all has arrived."""
+    """Seconds until the end of each epoch. The last one includes waiting for all transfers."""
     run = _run(job, prepared, door)
     ends: list[float] = []
     start = time.perf_counter()
@@ -97,30 +98,30 @@ def _run(job: Job[Any], prepared: tuple[graphs.Shard, graphs.Manifest], door: Do
 
 
 def summary(case: Case, method: str, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Mean and extremes of the test score over seeds, beside `exact` of the same model; and when that was reached."""
-    own = lines[method]
-    scores = [line["test_score"] for line in own if line["test_score"] is not None]
-    found = {
+    """Mean and extremes of test scores over seeds, beside `exact` of the same model, and the time to its score."""
+    method_lines = lines[method]
+    scores = [line["test_score"] for line in method_lines if line["test_score"] is not None]
+    figures = {
         "score": _mean(scores),
         "score_low": min(scores, default=None),
         "score_high": max(scores, default=None),
-        "best_score": _mean(line["best_test_score"] for line in own),
+        "best_score": _mean(line["best_test_score"] for line in method_lines),
     }
     exact = lines.get(_exact_beside(case, method), [])
     goals = {line["repeat"]: line for line in exact}
-    both = [(line, goals[line["repeat"]]) for line in own if line["repeat"] in goals]
-    if both:
-        reached = [_reached_s(line["curve"], goal["val_score"]) for line, goal in both]
+    pairs = [(line, goals[line["repeat"]]) for line in method_lines if line["repeat"] in goals]
+    if pairs:
+        reached = [_reached_s(line["curve"], goal["val_score"]) for line, goal in pairs]
         known = [seconds for seconds in reached if seconds is not None]
-        found["points_to_exact"] = _mean(_points(line, goal, "test_score") for line, goal in both)
-        found["best_points_to_exact"] = _mean(_points(line, goal, "best_test_score") for line, goal in both)
-        found["to_score_s"] = statistics.median(known) if 2 * len(known) > len(reached) else None
-        found["reached"] = len(known)
-    return found
+        figures["points_to_exact"] = _mean(_points(line, goal, "test_score") for line, goal in pairs)
+        figures["best_points_to_exact"] = _mean(_points(line, goal, "best_test_score") for line, goal in pairs)
+        figures["to_score_s"] = statistics.median(known) if 2 * len(known) > len(reached) else None
+        figures["reached"] = len(known)
+    return figures
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """Of those that are known: a graph without test nodes has no scores."""
+    """The mean of known values. A graph without test nodes has no scores."""
     known = [value for value in values if value is not None]
     return statistics.mean(known) if known else None
 
@@ -130,7 +131,7 @@ def _points(line: Mapping[str, Any], goal: Mapping[str, Any], name: str) -> floa
 
 
 def _exact_beside(case: Case, method: str) -> str:
-    """The first `exact` of the same model."""
+    """The first `exact` method of the same model, or ''."""
     model = methods.job_of(method, case.settings, 0).model
     same = (other for other in case.methods if methods.job_of(other, case.settings, 0).model == model)
     return next((other for other in same if other.split()[0] == Exact.name), "")

@@ -1,10 +1,10 @@
-"""A method's run, some epochs at a time."""
+"""Run a method's training in turns of some epochs."""
 
 from thinwire.training.run import Run
 
 
 class Turns:
-    """A turn ends by waiting for what is under way, so that no other method's turn pays for it."""
+    """Each turn ends by waiting for transfers under way, so that they don't slow down another method's turn."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

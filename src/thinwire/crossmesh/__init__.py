@@ -1,4 +1,4 @@
-"""Tensors between device meshes, and pipelines that hide it (arXiv 2211.05322).
+"""Reshard tensors between device meshes, with pipelines that hide the transfers (arXiv 2211.05322).
 
 out = crossmesh.reshard(x, dst_mesh, dst_placements)     # x: DTensor; every rank of both meshes calls it
 plan = crossmesh.plan(src_mesh, src_placements, dst_mesh, dst_placements, shape, dtype, cost)

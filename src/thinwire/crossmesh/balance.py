@@ -1,10 +1,10 @@
-"""Which host sends each shipment, and when, so that the last is done earliest; and how early that can be at all. Pure.
+"""Choose which host sends each shipment, and when, so that the last ends early; with a lower bound on its end. Pure.
 
-A shipment keeps its sending host's way out busy, every receiving host's way in, and, since each hands the data on to
-the next, the way out of all receiving hosts but the last. Hosts send and receive at once.
+A shipment occupies the `out` port of its sending host and the `in` port of every receiving host. Each receiver passes
+the data on to the next, so the `out` ports of all receivers but the last are busy too. Hosts send and receive at once.
 
-The bound is a linear program: shipments may be split between senders and interrupted, hosts may not work for longer
-than the whole takes. No schedule beats it.
+The bound is a linear program: shipments may be split between senders and interrupted, and no port may be busy for
+longer than the total time. No schedule beats it.
 """
 
 import random
@@ -16,11 +16,11 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
-# What the search may cost: shipments placed in all trials, and nodes of the exhaustive search for a few shipments.
+# Limits of the search: shipments placed in all trials; how many count as few; nodes of the exhaustive search for few.
 PLACEMENTS = 600
 FEW_SHIPMENTS = 8
 NODES = 2_000
-# Relative: closer to the bound than this is at the bound.
+# Relative: a schedule this close to the bound counts as optimal.
 CLOSE = 1e-9
 
 Port = tuple[str, int]
@@ -28,7 +28,7 @@ Port = tuple[str, int]
 
 @dataclass(frozen=True)
 class Shipment:
-    """`seconds[host]` with that host as sender. `receivers` in the order in which they hand on."""
+    """`seconds` are (host, time with that host as sender). `receivers` are in the order in which they pass data on."""
 
     seconds: tuple[tuple[int, float], ...]
     receivers: tuple[int, ...]
@@ -49,36 +49,36 @@ class Order:
 
 
 def balance(shipments: Sequence[Shipment], *, seed: int = 0) -> Order:
-    """The best schedule found: greedy by several rules, then at random, and exhaustively where shipments are few."""
+    """The best schedule found: greedy by several rules, then randomised, then exhaustive if shipments are few."""
     if not shipments:
         return Order((), (), (), 0.0)
     bound = bound_s(shipments)
-    best = min((_greedy(shipments, rule, None) for rule in (True, False)), key=lambda each: each.makespan_s)
+    best = min((_greedy(shipments, rule, None) for rule in (True, False)), key=lambda order: order.makespan_s)
     rng = random.Random(seed)
     for _ in range(PLACEMENTS // (len(shipments) * max(1, len(shipments) // 16))):
         if best.makespan_s <= bound * (1 + CLOSE):
             return best
-        best = min(best, _greedy(shipments, True, rng), key=lambda each: each.makespan_s)
+        best = min(best, _greedy(shipments, True, rng), key=lambda order: order.makespan_s)
     if len(shipments) <= FEW_SHIPMENTS:
         best = _Search(shipments, best, bound).best
     return best
 
 
 def bound_s(shipments: Iterable[Shipment]) -> float:
-    """No schedule of these shipments ends earlier."""
+    """A lower bound: no schedule of these shipments ends earlier."""
     classes: defaultdict[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]], float] = defaultdict(float)
     longest = 0.0
     for shipment in shipments:
         least = min(seconds for _, seconds in shipment.seconds)
         longest = max(longest, least)
-        # Jobs that differ only in size are one to the program; times are kept relative to the quickest sender's.
+        # Shipments that differ only in size are one class in the program. Times are relative to the fastest sender's.
         ratios = tuple(round(seconds / least, 12) if least else 1.0 for _, seconds in shipment.seconds)
         classes[tuple(host for host, _ in shipment.seconds), tuple(sorted(shipment.receivers)), ratios] += least
     return max(longest, _fractional(classes)) if classes else 0.0
 
 
 def _fractional(classes: Mapping[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]], float]) -> float:
-    """Least T: each class split over its senders, no port busy for longer than T."""
+    """The least T such that each class is split over its senders and no port is busy for longer than T."""
     ports: dict[Port, int] = {}
     entries: list[tuple[int, int, float]] = []
     whole: list[tuple[int, int]] = []
@@ -98,15 +98,17 @@ def _fractional(classes: Mapping[tuple[tuple[int, ...], tuple[int, ...], tuple[f
     split = coo_array((np.ones(len(whole)), tuple(zip(*whole, strict=True))), shape=(len(classes), column))
     goal = np.zeros(column)
     goal[0] = 1.0
-    found = linprog(goal, A_ub=busy.tocsr(), b_ub=np.zeros(len(ports)), A_eq=split.tocsr(), b_eq=np.ones(len(classes)))
-    # The solver is right to about 1e-7: a bound errs downwards.
-    return float(found.fun) * scale * (1 - 1e-6) if found.status == 0 else 0.0
+    solution = linprog(
+        goal, A_ub=busy.tocsr(), b_ub=np.zeros(len(ports)), A_eq=split.tocsr(), b_eq=np.ones(len(classes))
+    )
+    # The solver is accurate to about 1e-7, so round down: a bound must not be too high.
+    return float(solution.fun) * scale * (1 - 1e-6) if solution.status == 0 else 0.0
 
 
 def _greedy(shipments: Sequence[Shipment], urgent_first: bool, rng: random.Random | None) -> Order:
-    """Again and again the shipment that can start earliest; of those the one whose ports have most to do still.
+    """Place one shipment after the other: the one that can start earliest; of several, by the work left for its ports.
 
-    Jobs with the same senders and receivers wait in line, longest first: only the first of each line is looked at.
+    Shipments with the same senders and receivers form a line, longest first: only the first of each line is considered.
     """
     lines: defaultdict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = defaultdict(list)
     load: defaultdict[Port, float] = defaultdict(float)
@@ -139,8 +141,8 @@ def _greedy(shipments: Sequence[Shipment], urgent_first: bool, rng: random.Rando
         if not lines[line]:
             del lines[line]
         shipment = shipments[index]
-        for host, own in shipment.seconds:
-            load["out", host] -= own / len(shipment.seconds)
+        for host, host_seconds in shipment.seconds:
+            load["out", host] -= host_seconds / len(shipment.seconds)
         for host in shipment.receivers:
             load["in", host] -= shipment.seconds[0][1]
         start = max(free[port] for port in shipment.ports(sender))
@@ -151,7 +153,7 @@ def _greedy(shipments: Sequence[Shipment], urgent_first: bool, rng: random.Rando
 
 
 class _Search:
-    """Depth first over orders and senders, each shipment as early as it can; never below the bound of what is left."""
+    """Depth-first search over orders and senders, each shipment as early as possible, pruned by a bound on the rest."""
 
     def __init__(self, shipments: Sequence[Shipment], best: Order, bound: float) -> None:
         self._shipments, self.best, self._bound = shipments, best, bound
@@ -164,7 +166,7 @@ class _Search:
             order = _ordered(
                 self._shipments, *zip(*(placed[index] for index in range(len(self._shipments))), strict=True)
             )
-            self.best = min(self.best, order, key=lambda each: each.makespan_s)
+            self.best = min(self.best, order, key=lambda candidate: candidate.makespan_s)
             return
         if self._nodes > NODES or self.best.makespan_s <= self._bound * (1 + CLOSE):
             return

@@ -1,10 +1,10 @@
-"""Strategies for a piece from its sender to all that need it, and how long each takes. Pure.
+"""Strategies to send a piece from its sender to all ranks that need it, and how long each takes. Pure.
 
 With t the time of the piece over one link, A receiving hosts and B ranks on each:
 
-send_recv   to every rank apart                                          A B t
+send_recv   to every rank separately                                     A B t
 allgather   1/B to each rank of a host, which exchange it inside         A t
-broadcast   from host to host in K chunks, each host handing on while it receives, then from rank to rank inside
+broadcast   from host to host in K chunks, each host passing on while it receives, then from rank to rank inside
             t + (A - 1) t / K, and K messages; the best K is sqrt((A - 1) t / message_s)
 """
 
@@ -20,42 +20,42 @@ SEND_RECV, ALLGATHER, BROADCAST = "send_recv", "allgather", "broadcast"
 # Smaller chunks cost more in waking threads than they save in waiting.
 LEAST_CHUNK_BYTES = 65_536
 
-# Ranks of each receiving host, hosts and ranks in the order in which they hand on.
+# The ranks of each receiving host. Hosts and ranks are in the order in which they pass data on.
 Lines = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A part of the piece, and the lines it goes down: from the first of a line to the first of the next, and along."""
+    """A part of the piece, and its lines: sent from each line's first rank to the next line's, and down the line."""
 
     region: Region
     lines: Lines
 
     def edges(self, sender: int) -> tuple[tuple[int, int], ...]:
-        """(from, to); a rank's next host comes before its neighbour, since that way is longer."""
-        found, last = [], sender
+        """Edges (from, to). A rank sends to the next host before its neighbour, since that path is longer."""
+        between_hosts, last = [], sender
         for line in self.lines:
-            found.append((last, line[0]))
+            between_hosts.append((last, line[0]))
             last = line[0]
-        return (*found, *(pair for line in self.lines for pair in itertools.pairwise(line)))
+        return (*between_hosts, *(pair for line in self.lines for pair in itertools.pairwise(line)))
 
 
 @dataclass(frozen=True)
 class Haul:
-    """What is sent at one go: `hosts` receive its branches, which together are the piece."""
+    """What is sent in one go: `hosts` receive all branches, which together are the piece."""
 
     hosts: tuple[int, ...]
     branches: tuple[Branch, ...]
 
     def chunks(self, size_bytes: int, sender: int, network: Network) -> int:
-        """How many a branch is best cut into."""
+        """The best number of chunks to cut a branch into."""
         hops, local_s = self._hops_s(size_bytes, sender, network)
         extra_s = hops - self._slowest_s(size_bytes, sender, network) + local_s
         best = math.sqrt(max(extra_s, 0.0) / network.message_s)
         return max(1, min(round(best), size_bytes // LEAST_CHUNK_BYTES))
 
     def seconds(self, size_bytes: int, sender: int, network: Network) -> float:
-        """From this host, alone on the wires."""
+        """Seconds from host `sender`, with no other traffic."""
         hops_s, local_s = self._hops_s(size_bytes, sender, network)
         slowest_s = self._slowest_s(size_bytes, sender, network)
         chunks = self.chunks(size_bytes, sender, network)
@@ -70,7 +70,7 @@ class Haul:
         return size_bytes / min(self._rates(sender, network))
 
     def _hops_s(self, size_bytes: int, sender: int, network: Network) -> tuple[float, float]:
-        """If every hop waited for the whole: between hosts, and inside the longest line."""
+        """Seconds if every hop waited for the whole piece: between hosts, and inside the longest line."""
         inside = max(len(line) - 1 for branch in self.branches for line in branch.lines)
         between = sum(size_bytes / rate for rate in self._rates(sender, network))
         return between, inside * size_bytes / len(self.branches) / network.local_bytes_per_s
@@ -85,7 +85,7 @@ def allgather(region: Region, lines: Mapping[int, Sequence[int]]) -> list[Haul]:
 
 
 def _shares(region: Region, ranks: Sequence[int]) -> tuple[Branch, ...]:
-    """Part i enters at rank i and goes round."""
+    """Part i goes to rank i first, then round all ranks."""
     parts = cut(region, len(ranks)) if region_size(region) else [region]
     return tuple(Branch(part, ((*ranks[index:], *ranks[:index]),)) for index, part in enumerate(parts))
 

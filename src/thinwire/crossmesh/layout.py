@@ -1,8 +1,8 @@
-"""Which rank holds which part of a tensor: a mesh, a placement for each of its axes, the tensor's shape. Pure.
+"""Which rank holds which part of a tensor: a mesh, a placement for each mesh axis, and the tensor's shape. Pure.
 
-Placements are DTensor's, in short: R (replicated), S0 (dim 0 sharded), S0x4 (a strided shard, split factor 4, as FSDP
-over tensor parallelism makes them), P (partial sums), P:avg, P:max, P:min. Chunks are torch.chunk's: by ceiling
-division, so that the last ranks may hold less or nothing; several axes on one dim nest from left to right.
+Placements are DTensor's, abbreviated: R (replicated), S0 (dim 0 sharded), S0x4 (a strided shard, split factor 4, as
+FSDP over tensor parallelism makes them), P (partial sums), P:avg, P:max, P:min. Chunks are as in torch.chunk: by
+ceiling division, so that the last ranks may hold less or nothing. Several axes on one dim nest from left to right.
 """
 
 import itertools
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-# Indices of one dim, as ranges in the order in which they lie in memory.
+# Indices of one dim, as (start, stop) ranges in memory order.
 Ranges = tuple[tuple[int, int], ...]
-# Part of a tensor: the product of its dims' ranges.
+# A part of a tensor: the product of the ranges of its dims.
 Region = tuple[Ranges, ...]
 
 REPLICATED = "R"
@@ -25,7 +25,7 @@ WORD = re.compile(r"R|S(?P<dim>\d+)(?:x(?P<stride>[1-9]\d*))?|P(?::(?P<reduction
 
 @dataclass(frozen=True)
 class Layout:
-    """`ranks` fill the mesh row by row. A rank's tile follows from where it stands."""
+    """`ranks` fill the mesh row by row. A rank's tile follows from its place in the mesh."""
 
     mesh_shape: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -64,11 +64,11 @@ class Layout:
 
     @cached_property
     def places(self) -> dict[int, tuple[int, ...]]:
-        """Each rank's coordinates, in the order that DTensor's data has.
+        """Each rank's coordinates, in the order in which DTensor lays out its data.
 
-        DTensor lays data out by process group, whose ranks ascend, and not by mesh (docs/decisions/0012). That is
-        followed where it gives every rank a place of its own and equal shards; elsewhere torch itself loses data, and
-        the mesh's own order counts.
+        DTensor orders data by process group, whose ranks ascend, and not by mesh (docs/decisions/0012). We do the same
+        if every rank then has its own place and shards are equal. Otherwise torch itself loses data, and we use the
+        mesh's order.
         """
         by_mesh = dict(zip(self.ranks, itertools.product(*map(range, self.mesh_shape)), strict=True))
         by_group = {
@@ -81,9 +81,9 @@ class Layout:
         return by_mesh
 
     def _among(self, rank: int, places: dict[int, tuple[int, ...]], axis: int) -> int:
-        """How many of the ranks along this axis come before this one by number."""
-        own = places[rank]
-        rest = (*own[:axis], *own[axis + 1 :])
+        """How many ranks along this axis have a lower number than this one."""
+        own_place = places[rank]
+        rest = (*own_place[:axis], *own_place[axis + 1 :])
         line = [other for other, place in places.items() if (*place[:axis], *place[axis + 1 :]) == rest]
         return sorted(line).index(rank)
 
@@ -102,7 +102,7 @@ class Layout:
         return tuple(dims)
 
     def replicated(self) -> "Layout":
-        """The same with sums done: what the gradient of a partial tensor has."""
+        """This layout with partial sums added up. The gradient of a partial tensor has it."""
         words = tuple(REPLICATED if word.startswith(PARTIAL) else word for word in self.placements)
         return Layout(self.mesh_shape, self.ranks, words, self.shape)
 
@@ -123,70 +123,73 @@ def region_shape(region: Region) -> tuple[int, ...]:
 
 
 def meet(a: Region, b: Region) -> Region:
-    """What both have, in a's order (which is b's: both ascend)."""
-    return tuple(_meet_ranges(one, other) for one, other in zip(a, b, strict=True))
+    """The intersection of two regions. Indices ascend in both, so the order is the same."""
+    return tuple(_meet_ranges(a_ranges, b_ranges) for a_ranges, b_ranges in zip(a, b, strict=True))
 
 
 def _meet_ranges(a: Ranges, b: Ranges) -> Ranges:
-    both = ((max(low, start), min(high, stop)) for low, high in a for start, stop in b)
-    return tuple(sorted((low, high) for low, high in both if low < high))
+    overlaps = ((max(low, start), min(high, stop)) for low, high in a for start, stop in b)
+    return tuple(sorted((low, high) for low, high in overlaps if low < high))
 
 
 def in_one_stretch(region: Region, tile: Region) -> bool:
-    """Whether the region's values lie one after the other in a tensor that holds the tile."""
+    """Whether the region is contiguous in a tensor that holds the tile."""
     if any(len(ranges) != 1 for ranges in region):
         return False
-    # After the first dim that it has more than one index of, it must have the tile's all.
+    # After the first dim with more than one index, the region must span the whole tile.
     inner = itertools.dropwhile(lambda pair: ranges_size(pair[0]) == 1, zip(region, tile, strict=True))
-    return all(ranges_size(own) == ranges_size(whole) for own, whole in itertools.islice(inner, 1, None))
+    return all(
+        ranges_size(region_ranges) == ranges_size(tile_ranges)
+        for region_ranges, tile_ranges in itertools.islice(inner, 1, None)
+    )
 
 
 def cut(region: Region, parts: int) -> list[Region]:
-    """Into at most so many parts of about one size, along its longest dim."""
+    """Cut a region into at most `parts` parts of about equal size, along its longest dim."""
     shape = region_shape(region)
     if parts < 2 or not region_size(region) or not shape:
         return [region]
-    dim = max(range(len(shape)), key=lambda each: shape[each])
+    dim = max(range(len(shape)), key=lambda index: shape[index])
     pieces = [_shard(region[dim], parts, place, 1) for place in range(parts)]
     return [(*region[:dim], piece, *region[dim + 1 :]) for piece in pieces if piece]
 
 
 def local_slices(region: Region, tile: Region) -> list[list[slice]]:
-    """For each dim, where the region's ranges lie in a rank's own tensor, which holds the tile."""
-    return [_local_ranges(own, whole) for own, whole in zip(region, tile, strict=True)]
+    """For each dim, the slices of the region's ranges in a rank's local tensor, which holds the tile."""
+    return [_local_ranges(region_ranges, tile_ranges) for region_ranges, tile_ranges in zip(region, tile, strict=True)]
 
 
-def _local_ranges(own: Ranges, whole: Ranges) -> list[slice]:
-    starts = list(itertools.accumulate((stop - start for start, stop in whole), initial=0))
+def _local_ranges(region_ranges: Ranges, tile_ranges: Ranges) -> list[slice]:
+    starts = list(itertools.accumulate((stop - start for start, stop in tile_ranges), initial=0))
     slices = []
-    for low, high in own:
-        at = next(index for index, (start, stop) in enumerate(whole) if start <= low and high <= stop)
-        begin = starts[at] + low - whole[at][0]
+    for low, high in region_ranges:
+        at = next(index for index, (start, stop) in enumerate(tile_ranges) if start <= low and high <= stop)
+        begin = starts[at] + low - tile_ranges[at][0]
         slices.append(slice(begin, begin + high - low))
     return slices
 
 
 def _shard(ranges: Ranges, count: int, place: int, stride: int) -> Ranges:
-    """The place-th of `count` chunks; with a stride, that of each of so many blocks."""
+    """Chunk `place` of `count`. With a stride, chunk `place` of each of `stride` blocks."""
     size = ranges_size(ranges)
-    found: list[tuple[int, int]] = []
+    chunks: list[tuple[int, int]] = []
     for block in range(stride):
         low, high = _chunk(0, size, stride, block)
-        found += _window(ranges, *_chunk(low, high, count, place))
-    return tuple(found)
+        chunks += _window(ranges, *_chunk(low, high, count, place))
+    return tuple(chunks)
 
 
 def _chunk(low: int, high: int, count: int, place: int) -> tuple[int, int]:
-    each = -(-(high - low) // count)
-    return min(high, low + each * place), min(high, low + each * (place + 1))
+    chunk = -(-(high - low) // count)
+    return min(high, low + chunk * place), min(high, low + chunk * (place + 1))
 
 
 def _window(ranges: Ranges, low: int, high: int) -> list[tuple[int, int]]:
-    """Positions low to high of the ranges laid end to end."""
-    found, at = [], 0
+    """Positions low to high of the ranges, laid end to end."""
+    window, at = [], 0
     for start, stop in ranges:
         begin, end = max(low, at), min(high, at + stop - start)
         if begin < end:
-            found.append((start + begin - at, start + end - at))
+            window.append((start + begin - at, start + end - at))
         at += stop - start
-    return found
+    return window

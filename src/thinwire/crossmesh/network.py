@@ -1,13 +1,13 @@
-"""What planners know of the wires between hosts. Pure.
+"""What planners know about the links between hosts. Pure.
 
-A host is what shares one network card: it sends and receives at once, each at its rate. Inside a host transfers are
-fast, but not free.
+A host is the group of ranks behind one network card. It sends and receives at the same time, each at full rate.
+Transfers inside a host are fast, but not free.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# Where nothing was measured: gigabit Ethernet. Plans depend on rates only by comparison.
+# Defaults if nothing was measured: gigabit Ethernet. Plans depend only on how rates compare.
 USUAL_BYTES_PER_S = 118e6
 USUAL_MESSAGE_S = 3e-4
 USUAL_LOCAL_BYTES_PER_S = 1.5e9
@@ -15,7 +15,7 @@ USUAL_LOCAL_BYTES_PER_S = 1.5e9
 
 @dataclass(frozen=True)
 class Network:
-    """`bytes_per_s[src][dst]` between hosts; `message_s` is what a message costs however small it is."""
+    """`bytes_per_s[src][dst]` between hosts; `message_s` is the fixed cost of a message, however small."""
 
     host_of: tuple[int, ...]  # by rank
     bytes_per_s: tuple[tuple[float, ...], ...]
@@ -31,12 +31,12 @@ class Network:
 
     @staticmethod
     def even(host_of: Sequence[int], bytes_per_s: float = USUAL_BYTES_PER_S) -> "Network":
-        """All hosts alike."""
+        """A network whose links between hosts are all equal."""
         hosts = max(host_of) + 1
         return Network(tuple(host_of), tuple((bytes_per_s,) * hosts for _ in range(hosts)))
 
 
 def hosts_of(names: Mapping[int, str]) -> dict[int, int]:
-    """Ranks' hosts, numbered in the order in which ranks name them."""
+    """Each rank's host number, from host names by rank. Hosts are numbered in order of their lowest rank."""
     numbers: dict[str, int] = {}
     return {rank: numbers.setdefault(name, len(numbers)) for rank, name in sorted(names.items())}

@@ -1,7 +1,7 @@
-"""Tensors from one mesh to another: who sends which piece to whom, by which strategy, in which order. Pure.
+"""Plan a resharding: which rank sends which piece to which, by which strategy, in which order. Pure.
 
-Layouts and a network in, a plan out: routes in one order that all ranks keep to, the time predicted, and a bound that
-no plan of these pieces beats. Never touches torch.distributed.
+Layouts and a network in, a plan out: routes in one order that all ranks keep, the predicted time, and a lower bound
+for all plans of these pieces. Never touches torch.distributed.
 """
 
 import hashlib
@@ -20,22 +20,22 @@ from thinwire.crossmesh.network import Network
 from thinwire.crossmesh.tasks import STRIDED_BYTES, Reduction, Task, unit_tasks
 
 AUTO = "auto"
-# At most so many routes through a host's way in or out at a time: the next one's start hides behind the last one's end,
-# and more streams at one link share it badly.
+# Routes that may enter or leave a host at the same time. With two, the start of one hides behind the end of the other;
+# more streams share a link badly.
 DEPTH = 2
-# Pieces are cut to this, so that buffers stay small whatever the tensor is.
+# Pieces are cut to this size, so that buffers stay small for any tensor.
 PIECE_BYTES = 1 << 25
-# About so many ranks share a host.
+# Ranks on a host, roughly.
 SHARES = 4
-# Values that share a range in a codec of so many bits.
+# Values that share one range in a `Uniform` codec.
 BUCKET = 2048
-# Ties go to what moves fewer bytes inside hosts, then to fewer messages.
+# Of equally fast strategies the first wins, so they are sorted by bytes inside hosts, then by number of messages.
 ORDER = (BROADCAST, *(name for name in STRATEGIES if name != BROADCAST))
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor to move. `codec` '' moves its bytes as they are."""
+    """A tensor to move. With `codec` '' its bytes are sent unchanged."""
 
     name: str
     source: Layout
@@ -51,7 +51,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Gate:
-    """`waits` does not begin before `signals` is done with that earlier route."""
+    """Rank `waits` does not begin its route before rank `signals` has finished `route`, an earlier one."""
 
     route: int
     signals: int
@@ -60,7 +60,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Route:
-    """A piece's way, a tree of ranks: `edges` (from, to), the first one from the sender."""
+    """The path of a piece, a tree of ranks: `edges` are (from, to), and the first starts at the sender."""
 
     tensor: int
     region: Region
@@ -76,7 +76,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Plan:
-    """What every rank obeys. `copies`: (tensor, region, rank) that move nowhere."""
+    """The plan that all ranks follow. `copies` are (tensor, region, rank): pieces that a rank copies locally."""
 
     tensors: tuple[TensorSpec, ...]
     strategy: str
@@ -89,22 +89,22 @@ class Plan:
 
     @cached_property
     def key(self) -> str:
-        """The same for equal plans, wherever they were made."""
+        """A hash that is the same for equal plans on all ranks."""
         return hashlib.sha256(repr((self.tensors, self.routes, self.reductions)).encode()).hexdigest()[:12]
 
     @property
     def gap(self) -> float:
-        """How far above the bound, relative to it."""
+        """How far the predicted time is above the bound, relative to the bound."""
         return self.predicted_s / self.bound_s - 1 if self.bound_s else 0.0
 
     @property
     def sent_bytes(self) -> int:
-        """That leave a rank, inside hosts too; without partial sums."""
+        """Bytes that leave ranks, also inside hosts. Partial sums are not counted."""
         return sum(route.size_bytes * len(route.edges) for route in self.routes)
 
     @property
     def host_bytes(self) -> int:
-        """That cross from host to host."""
+        """Bytes that cross from host to host, partial sums included."""
         crossing = sum(
             route.size_bytes
             for route in self.routes
@@ -121,7 +121,7 @@ class Plan:
 
     @property
     def least_host_bytes(self) -> int:
-        """Each byte once for every host that needs it and has it not; partial sums come on top."""
+        """The fewest possible: each byte once to every host that needs it and lacks it. Partial sums come on top."""
         total = 0
         for index, spec in enumerate(self.tensors):
             tasks, _ = unit_tasks(spec.source, spec.destination, spec.itemsize, tensor=index, most_bytes=PIECE_BYTES)
@@ -137,7 +137,7 @@ class Plan:
 
 @lru_cache(maxsize=64)
 def codec_of(spec: str) -> Codec:
-    """Long rows are cut, so that each stretch of values has a range of its own."""
+    """The codec of a spec. `Uniform` gets buckets, so that each stretch of a long row has its own range."""
     codec = parse_codec(spec)
     return Bucketed(codec, BUCKET) if isinstance(codec, Uniform) else codec
 
@@ -145,7 +145,7 @@ def codec_of(spec: str) -> Codec:
 def plan(
     source: Layout, destination: Layout, *, itemsize: int, network: Network, strategy: str = AUTO, name: str = "x"
 ) -> Plan:
-    """For one tensor."""
+    """The plan for one tensor."""
     return plan_all((TensorSpec(name, source, destination, itemsize),), network, strategy)
 
 
@@ -153,7 +153,7 @@ def plan(
 def plan_all(
     tensors: tuple[TensorSpec, ...], network: Network, strategy: str = AUTO, piece_bytes: int = PIECE_BYTES
 ) -> Plan:
-    """For several, balanced together."""
+    """The plan for several tensors, balanced together."""
     if strategy != AUTO and strategy not in STRATEGIES:
         raise ValueError(f"strategy {strategy!r} is not known; give {', '.join(STRATEGIES)} or {AUTO}")
     _check_ranks(tensors, network)
@@ -177,15 +177,17 @@ def plan_all(
 
 
 def _pieces(tensors: Sequence[TensorSpec], piece_bytes: int, strategy: str) -> tuple[list[Task], list[Reduction]]:
-    """All tensors' tasks. An all-gather cuts each piece again, for the ranks of a host: it gets larger ones."""
+    """All tensors' tasks and reductions. An all-gather cuts pieces again for a host's ranks, so it gets larger ones."""
     strided_bytes = STRIDED_BYTES * (SHARES if strategy == ALLGATHER else 1)
     tasks: list[Task] = []
     reductions: list[Reduction] = []
     for index, spec in enumerate(tensors):
         sides = spec.source, spec.destination, spec.itemsize
-        own, sums = unit_tasks(*sides, tensor=index, most_bytes=piece_bytes, strided_bytes=strided_bytes)
-        tasks += own
-        reductions += sums
+        new_tasks, new_reductions = unit_tasks(
+            *sides, tensor=index, most_bytes=piece_bytes, strided_bytes=strided_bytes
+        )
+        tasks += new_tasks
+        reductions += new_reductions
     return tasks, reductions
 
 
@@ -197,14 +199,14 @@ def _check_ranks(tensors: Sequence[TensorSpec], network: Network) -> None:
 
 
 def _ideal_shipments(tensors: Sequence[TensorSpec], tasks: Sequence[Task], network: Network) -> list[Shipment]:
-    """Each piece once into every host that lacks it, at the best rate that leads there; nothing else costs."""
+    """Shipments for the bound: each piece once into every host that lacks it, at the best rate; the rest is free."""
     shipments = []
     for task in tasks:
         have = sorted({network.host_of[rank] for rank in task.senders})
         need = sorted({network.host_of[rank] for rank in task.receivers} - set(have))
         if need:
             size = tensors[task.tensor].wire_bytes(task.region)
-            # Into each host at the best rate of all hosts, since others may hand it on; out of each at its own best.
+            # Into a host: the best rate from any host, since any may pass it on. Out of a host: its own best rate.
             best = [max(network.rate(src, dst) for src in range(network.num_hosts) if src != dst) for dst in need]
             fastest = max(best)
             seconds = tuple((host, size / max(fastest, *(network.rate(host, dst) for dst in need))) for host in have)
@@ -214,7 +216,7 @@ def _ideal_shipments(tensors: Sequence[TensorSpec], tasks: Sequence[Task], netwo
 
 @dataclass(frozen=True)
 class _Move:
-    """A haul of a task, to be given a sender."""
+    """A haul of a task that still needs a sender."""
 
     task: Task
     haul: Haul
@@ -225,7 +227,7 @@ class _Move:
 def _routed(
     tensors: Sequence[TensorSpec], tasks: Sequence[Task], network: Network, strategy: str
 ) -> tuple[list[Route], float]:
-    """Routes by this strategy, and when the last is predicted to end."""
+    """Routes by this strategy, and the predicted time at which the last one ends."""
     sending = {network.host_of[rank] for task in tasks for rank in task.senders}
     moves: list[_Move] = []
     inside: list[Route] = []
@@ -234,7 +236,7 @@ def _routed(
         spec = tensors[task.tensor]
         senders = _by_host(task.senders, network)
         lines = _by_host(task.receivers, network)
-        # Who shares a host with a sender is served there, from rank to rank.
+        # Receivers on a host that has a sender get the piece there, passed from rank to rank.
         for host in [host for host in lines if host in senders]:
             line = lines.pop(host)
             sender = senders[host][number % len(senders[host])]
@@ -243,16 +245,16 @@ def _routed(
             inside.append(
                 _route(spec, task, Branch(task.region, (tuple(line),)), sender, chunks=max(1, size // (1 << 20)))
             )
-        # Hosts that have to send as well come last in the chain: the last hands nothing on.
+        # Hosts that also have to send come last in the chain: the last one passes nothing on.
         order = sorted(lines, key=lambda host: (host in sending, -min(network.bytes_per_s[host]), host))
-        turned = {host: _turned(lines[host], number) for host in order}
-        # A coded piece goes whole: every route of it then carries the same bytes, and what receivers have is one thing.
-        made = (
-            STRATEGIES[BROADCAST if spec.codec and strategy == ALLGATHER else strategy](task.region, turned)
-            if turned
+        lines_by_host = {host: _turned(lines[host], number) for host in order}
+        # An encoded piece is not cut: all its routes then carry the same bytes, and all receivers have the same values.
+        hauls = (
+            STRATEGIES[BROADCAST if spec.codec and strategy == ALLGATHER else strategy](task.region, lines_by_host)
+            if lines_by_host
             else ()
         )
-        for haul in made:
+        for haul in hauls:
             size = sum(spec.wire_bytes(branch.region) for branch in haul.branches)
             moves.append(_Move(task, haul, size, senders))
     shipments = [
@@ -262,18 +264,18 @@ def _routed(
         )
         for move in moves
     ]
-    order_ = balance(shipments)
+    balanced = balance(shipments)
     routes: list[Route] = list(inside)
     used: defaultdict[int, int] = defaultdict(int)
-    for index in order_.order:
-        move, host = moves[index], order_.senders[index]
+    for index in balanced.order:
+        move, host = moves[index], balanced.senders[index]
         for branch in move.haul.branches:
-            # Of a host's ranks that could send, the one that has sent least.
+            # Of the host's possible senders, the rank that has sent least so far.
             sender = min(move.senders[host], key=lambda rank: (used[rank], rank))
             used[sender] += move.size_bytes
             chunks = move.haul.chunks(move.size_bytes, host, network)
             routes.append(_route(tensors[move.task.tensor], move.task, branch, sender, chunks=chunks))
-    return _gated(routes, network), max([order_.makespan_s, *local_s.values()])
+    return _gated(routes, network), max([balanced.makespan_s, *local_s.values()])
 
 
 def _route(spec: TensorSpec, task: Task, branch: Branch, sender: int, *, chunks: int) -> Route:
@@ -282,9 +284,9 @@ def _route(spec: TensorSpec, task: Task, branch: Branch, sender: int, *, chunks:
 
 
 def _gated(routes: Sequence[Route], network: Network) -> list[Route]:
-    """Through each host's way in and way out DEPTH routes at a time, in order.
+    """Add gates, so that at most DEPTH routes enter each host at a time and at most DEPTH leave it, in order.
 
-    A gate only ever waits for an earlier route, so no circle of waiting can close.
+    A gate only waits for an earlier route, so ranks can't deadlock.
     """
     through: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     gated = []
@@ -301,18 +303,18 @@ def _gated(routes: Sequence[Route], network: Network) -> list[Route]:
 
 
 def _ports(route: Route, network: Network) -> list[tuple[tuple[str, int], int]]:
-    """The ways in and out of hosts that a route takes, and which rank stands there."""
-    found = []
+    """The hosts that a route leaves ('out') and enters ('in'), each with the rank that does so."""
+    ports = []
     for index, (src, dst) in enumerate(route.edges):
         if network.host_of[src] != network.host_of[dst]:
             if not index:
-                found.append((("out", network.host_of[src]), src))
-            found.append((("in", network.host_of[dst]), dst))
-    return found
+                ports.append((("out", network.host_of[src]), src))
+            ports.append((("in", network.host_of[dst]), dst))
+    return ports
 
 
 def _summing_s(reductions: Sequence[Reduction], network: Network) -> float:
-    """Partial sums go from rank to rank at the same time: as long as the busiest way takes."""
+    """Predicted time of the partial sums. All are sent at the same time, so it is that of the busiest port."""
     busy: defaultdict[tuple[str, int], float] = defaultdict(float)
     for reduction in reductions:
         to = network.host_of[reduction.at]
@@ -326,13 +328,13 @@ def _summing_s(reductions: Sequence[Reduction], network: Network) -> float:
 
 
 def _by_host(ranks: Sequence[int], network: Network) -> dict[int, list[int]]:
-    found: defaultdict[int, list[int]] = defaultdict(list)
+    ranks_of: defaultdict[int, list[int]] = defaultdict(list)
     for rank in ranks:
-        found[network.host_of[rank]].append(rank)
-    return dict(found)
+        ranks_of[network.host_of[rank]].append(rank)
+    return dict(ranks_of)
 
 
 def _turned(ranks: Sequence[int], number: int) -> list[int]:
-    """Another rank is the first for each piece, so that no rank hands on everything."""
+    """Rotate the ranks, so that each piece starts at another one and no rank has to pass on every piece."""
     at = number % len(ranks)
     return [*ranks[at:], *ranks[:at]]

@@ -1,4 +1,4 @@
-"""Which ranks share a host, and how fast the wires between hosts are."""
+"""Find out which ranks share a host, and measure how fast the links between hosts are."""
 
 import os
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ _hosts: dict[int, str] = {}
 
 
 def default_door() -> Door:
-    """This process's own, for calls that name none: opened at the first, by the ranks that call."""
+    """This process's door, for calls without one. Opened at the first such call, on the ranks that make it."""
     global _door, _opened
     if not dist.is_initialized():
         raise ValueError("there is no process group yet; call torch.distributed.init_process_group first")
     if _door is None:
         store = dist.PrefixStore(NAME, _get_default_store())
-        # What an earlier one left in the store, its goodbyes above all, is not this one's.
+        # A new name per door: the store still holds what an earlier door wrote, above all that its ranks closed it.
         _door = Door(name=f"{NAME} {_opened}")
         _opened += 1
         store.set(f"host/{dist.get_rank()}", host_name())
@@ -36,7 +36,7 @@ def default_door() -> Door:
 
 
 def close() -> None:
-    """Close the default door, before the process group goes."""
+    """Close the default door. Call it before the process group is destroyed."""
     global _door
     if _door is not None:
         _door.close()
@@ -45,9 +45,9 @@ def close() -> None:
 
 
 def default_network(ranks: tuple[int, ...]) -> Network:
-    """Hosts as these ranks name them, all links alike. Waits for ranks that have not come yet.
+    """A network of these ranks' hosts, with equal links. Waits for ranks that have not opened their door yet.
 
-    Other ranks' hosts are not asked for: nobody sends to them.
+    The hosts of other ranks are not asked for, since nothing is sent to them.
     """
     default_door()
     store = dist.PrefixStore(NAME, _get_default_store())
@@ -59,15 +59,15 @@ def default_network(ranks: tuple[int, ...]) -> Network:
 
 
 def host_name() -> str:
-    """The same for ranks behind one network card: the machine as it has booted, and its network namespace."""
-    named = [Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/net")]
-    if all(path.exists() for path in named):
-        return f"{named[0].read_text().strip()} {os.readlink(named[1])}"
+    """A name shared by all ranks behind one network card: the machine's boot id and the network namespace."""
+    paths = [Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/net")]
+    if all(path.exists() for path in paths):
+        return f"{paths[0].read_text().strip()} {os.readlink(paths[1])}"
     return os.uname().nodename
 
 
 def profile(door: Door) -> Network:
-    """Hosts, and measured rates between them: one rank of each speaks for it. Every rank of the door calls this."""
+    """Hosts, and measured rates between them. One rank of each host measures. Every rank of the door calls this."""
     size = 256
     name = host_name().encode()[:size].ljust(size)
     gathered = door.gather(torch.frombuffer(bytearray(name), dtype=torch.uint8), channel=CHANNEL)
@@ -80,7 +80,7 @@ def profile(door: Door) -> Network:
         for dst, rate in rates_into(door, pairs, CPU).items():
             src = next(rank for rank, heir in pairs.items() if heir == dst)
             rates[host_of[src]][host_of[dst]] = rate
-    # Inside a host: between two ranks of the first that has two.
+    # Inside a host: measured between two ranks of the first host that has two.
     inside = next(([rank, other] for rank in speakers for other in _mates(rank, host_of)), None)
     local = rates_into(door, {inside[0]: inside[1]}, CPU)[inside[1]] if inside else USUAL_LOCAL_BYTES_PER_S
     wait_s = _message_s(door, speakers[:2]) if len(speakers) > 1 else USUAL_MESSAGE_S
@@ -92,8 +92,8 @@ def _mates(rank: int, host_of: Sequence[int]) -> list[int]:
 
 
 def _message_s(door: Door, pair: Sequence[int]) -> float:
-    """What one more message costs when many follow each other: a chunk's price."""
-    own = float("inf")
+    """Seconds per message when many small ones follow each other: the cost of a chunk."""
+    least_s = float("inf")
     data = torch.zeros(BURST * 64, dtype=torch.uint8)
     for number in range(REPEATS):
         door.barrier(channel=CHANNEL)
@@ -102,5 +102,5 @@ def _message_s(door: Door, pair: Sequence[int]) -> float:
             source, heirs = (None, pair[1:]) if first else (pair[0], [])
             burst = door.relay(data, source, heirs, channel=CHANNEL, key="burst", repeat=number, chunk_bytes=64)
             burst.wait()
-            own = min(own, burst.seconds / BURST)
-    return float(door.gather(own, channel=CHANNEL).min())
+            least_s = min(least_s, burst.seconds / BURST)
+    return float(door.gather(least_s, channel=CHANNEL).min())

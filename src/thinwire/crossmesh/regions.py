@@ -1,4 +1,4 @@
-"""A region out of a rank's own tensor, and into it."""
+"""Copy a region out of a rank's local tensor, and into it."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from thinwire.crossmesh.layout import Region, local_slices
 
 
 def pack(local: Tensor, tile: Region, region: Region) -> Tensor:
-    """The region's values, flat; a view where they lie in one stretch."""
+    """The region's values, flat. A view if they are contiguous."""
     boxes = list(itertools.product(*local_slices(region, tile)))
     if len(boxes) == 1:
         return local[boxes[0]].reshape(-1).contiguous()
@@ -19,7 +19,7 @@ def pack(local: Tensor, tile: Region, region: Region) -> Tensor:
 
 
 def place(out: Tensor, tile: Region, region: Region) -> Tensor | None:
-    """Where the region's values can be received in place; None where they don't lie in one stretch."""
+    """A flat view to receive the region's values into, or None if they are not contiguous."""
     boxes = list(itertools.product(*local_slices(region, tile)))
     if len(boxes) != 1 or not out[boxes[0]].is_contiguous():
         return None
@@ -27,7 +27,7 @@ def place(out: Tensor, tile: Region, region: Region) -> Tensor | None:
 
 
 def unpack(flat: Tensor, out: Tensor, tile: Region, region: Region) -> None:
-    """What `pack` made, into another rank's tensor."""
+    """Copy what `pack` made into another rank's tensor."""
     at = 0
     for box in itertools.product(*local_slices(region, tile)):
         part = out[box]

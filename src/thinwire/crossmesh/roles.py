@@ -1,4 +1,4 @@
-"""One rank's part of one call: its role in every sum and route of the plan, in the plan's order."""
+"""One rank's part in one reshard: its role in every sum and route of the plan, in the plan's order."""
 
 import threading
 import zlib
@@ -26,7 +26,7 @@ COMBINE: dict[str, Callable[..., Tensor]] = {
 
 
 class Roles:
-    """`known` and `held` are for differences: what receivers have, as senders and as they themselves know it."""
+    """`known` and `held` are for differences: the values that receivers have, as stored by senders and by receivers."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class Roles:
         self._summed: dict[int, Tensor] = {}
         self._sums_done: list[threading.Event] = []
         self._done: defaultdict[int, threading.Event] = defaultdict(threading.Event)
-        self._signals: defaultdict[int, list[tuple[int, Gate]]] = defaultdict(list)  # to give, by route
-        self._given: list[Transfer[Tensor]] = []
+        self._signals: defaultdict[int, list[tuple[int, Gate]]] = defaultdict(list)  # to send, by route
+        self._sent_signals: list[Transfer[Tensor]] = []
         self._lock = threading.Lock()
-        self._coded: dict[tuple[int, Region], Tensor] = {}  # pieces that leave here by several routes
-        self._left: Counter[tuple[int, Region]] = Counter()  # such routes still to come
-        # Sums, routes and gates have numbers of their own: no two of a call share a tag.
+        self._coded: dict[tuple[int, Region], Tensor] = {}  # encoded pieces that this rank sends on several routes
+        self._left: Counter[tuple[int, Region]] = Counter()  # routes of the piece not sent yet
+        # Sums, routes and gates are numbered one after the other, so that no two of a call share a tag.
         self._first_route = len(plan.reductions)
         self._first_gate = [
             self._first_route + len(plan.routes) + before
@@ -70,14 +70,14 @@ class Roles:
         ]
 
     def all(self) -> list[Callable[[], None]]:
-        """In the plan's order. After an error those that have not begun raise it too."""
+        """This rank's roles, in the plan's order. After an error, roles that have not begun raise it too."""
         roles: list[Callable[[], None]] = []
         for number, reduction in enumerate(self.plan.reductions):
             if self.me == reduction.at:
                 self._summed.setdefault(reduction.tensor, torch.empty_like(self.sources[reduction.tensor]))
-                over = threading.Event()
-                self._sums_done.append(over)
-                roles.append(partial(self._add_up, number, reduction, over))
+                done = threading.Event()
+                self._sums_done.append(done)
+                roles.append(partial(self._add_up, number, reduction, done))
             elif self.me in reduction.ranks:
                 roles.append(partial(self._contribute, number, reduction))
         for number, route in enumerate(self.plan.routes):
@@ -93,7 +93,7 @@ class Roles:
         return [partial(self._guarded, role) for role in roles]
 
     def finish(self) -> dict[int, Tensor]:
-        for transfer in self._given:
+        for transfer in self._sent_signals:
             transfer.wait(behind=True)
         return self.outs
 
@@ -127,33 +127,33 @@ class Roles:
         flat = self._packed(self.sources, reduction.tensor, reduction.region)
         self._relay(reduction.tensor, flat, None, [reduction.at], number, flat.nbytes).wait(behind=True)
 
-    def _add_up(self, number: int, reduction: Reduction, over: threading.Event) -> None:
+    def _add_up(self, number: int, reduction: Reduction, done: threading.Event) -> None:
         try:
             layout = self.plan.tensors[reduction.tensor].source
             how = layout.reduction(layout.partial_axes[0])
-            # In the order of ranks, whoever adds up: the same sum wherever it is made.
+            # Added in the order of ranks, so that the sum is the same whichever rank computes it.
             parts = self._parts(number, reduction)
             total = next(parts).clone()
             for part in parts:
                 COMBINE[how](total, part, out=total)
-                del part  # before the next is posted
+                del part  # free it before the next is posted
             if how == "avg":
                 total = (total / len(reduction.ranks)).to(total.dtype)
             unpack(total, self._summed[reduction.tensor], layout.tiles[self.me], reduction.region)
         except BaseException as error:
-            self._error = self._error or error  # before anybody goes on with what is no sum
+            self._error = self._error or error  # set before any role goes on with an unfinished sum
             raise
         finally:
-            over.set()
+            done.set()
 
     def _parts(self, number: int, reduction: Reduction) -> Iterator[Tensor]:
-        """Of a sum, in the order of ranks; while one is added the next arrives, no more of them are in hand."""
-        own = self._packed(self.sources, reduction.tensor, reduction.region)
+        """The parts of a sum, in the order of ranks. While one is added, only the next one arrives."""
+        own_part = self._packed(self.sources, reduction.tensor, reduction.region)
 
         def post(rank: int) -> Callable[[], Tensor]:
             if rank == self.me:
-                return lambda: own
-            into = torch.empty_like(own)
+                return lambda: own_part
+            into = torch.empty_like(own_part)
             relay = self._relay(reduction.tensor, into, rank, [], number, into.nbytes)
             return partial(relay.wait, behind=True)
 
@@ -168,11 +168,11 @@ class Roles:
         return pack(held[tensor], self.plan.tensors[tensor].source.tiles[self.me], region)
 
     def _tiles(self, tensor: int) -> Mapping[int, Tensor]:
-        """Where to read a tensor from: its sums, once they are done, if it came in parts."""
+        """The tiles to read a tensor from. For a partial tensor these are its sums: waits until they are done."""
         if not self.plan.tensors[tensor].source.partial_axes:
             return self.sources
-        for over in self._sums_done:
-            over.wait()
+        for done in self._sums_done:
+            done.wait()
         self._raise()
         return self._summed
 
@@ -185,11 +185,13 @@ class Roles:
         try:
             self.take_part(number, route)
         finally:
-            self._done[number].set()  # also after an error: who waits for it here meets the same one
+            self._done[number].set()  # also after an error: roles that wait for it then raise the same error
         for later, gate in self._signals[number]:
             if gate.waits != self.me:
                 token = torch.zeros(1, dtype=torch.uint8)
-                self._given.append(self._relay(route.tensor, token, None, [gate.waits], self._tag(later, gate), 1))
+                self._sent_signals.append(
+                    self._relay(route.tensor, token, None, [gate.waits], self._tag(later, gate), 1)
+                )
 
     def take_part(self, number: int, route: Route) -> None:
         for gate in route.gates:
@@ -205,7 +207,7 @@ class Roles:
         self._relay(route.tensor, data, None, heirs, self._first_route + number, route.chunk_bytes).wait(behind=True)
 
     def _encoded(self, route: Route) -> Tensor:
-        """By the codec, once for all routes of a piece: a difference is to what receivers had before the call."""
+        """The piece encoded, once for all its routes. A difference is to what receivers had before the call."""
         piece = route.tensor, route.region
         with self._lock:
             data = self._coded[piece] if piece in self._coded else self._encode(route)
@@ -224,12 +226,12 @@ class Roles:
             return codec.encode(values, seed=seed)
         before = pack(known, tile, route.region)
         data = codec.encode(values - before, seed=seed)
-        codec.add(data, before, seed=seed)  # what receivers will have
+        codec.add(data, before, seed=seed)  # the values that receivers will have
         unpack(before, known, tile, route.region)
         return data
 
     def _seed(self, route: Route) -> int:
-        """Of the piece, whichever route it takes: replicas are equal."""
+        """A seed that depends on the piece and not on its route, so that replicas are equal."""
         return seed_from(self.seed, route.tensor, zlib.crc32(repr(route.region).encode()))
 
     def _take(self, number: int, route: Route, source: int, heirs: Sequence[int]) -> None:
@@ -250,8 +252,8 @@ class Roles:
             unpack(flat.to(out.dtype), out, tile, route.region)
             if route.tensor in self.held:
                 unpack(flat, self.held[route.tensor], tile, route.region)
-        elif (there := place(out, tile, route.region)) is not None:
-            receive(there)
+        elif (in_place := place(out, tile, route.region)) is not None:
+            receive(in_place)
         else:
             flat = torch.empty(size, dtype=out.dtype, device=out.device)
             receive(flat)
@@ -263,7 +265,7 @@ class Roles:
             self._raise()
         else:
             token = torch.empty(1, dtype=torch.uint8)
-            earlier = self.plan.routes[gate.route].tensor  # the channel that it is signalled on
+            earlier = self.plan.routes[gate.route].tensor  # the signal comes on its channel
             self._relay(earlier, token, gate.signals, [], self._tag(number, gate), 1).wait(behind=True)
 
     def _tag(self, number: int, gate: Gate) -> int:

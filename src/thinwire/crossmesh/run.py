@@ -1,8 +1,8 @@
-"""Obey a plan: every rank does its part of each route, in the plan's order, a few at a time, through the door.
+"""Run a plan: every rank does its part of each route, in the plan's order, a few at a time, through the door.
 
-No plan deadlocks: a rank begins routes in the one order that all share, and whatever a route waits for comes before it.
-Buffers are bounded: a rank has at most WORKERS pieces in hand, and of one that it adds up the sum and two parts. The
-source is only read.
+No plan deadlocks: all ranks begin routes in the same order, and a route only waits for earlier ones. Buffers are
+bounded: a rank handles at most WORKERS pieces at a time; for a piece that it adds up it holds the sum and two parts.
+The source is only read.
 """
 
 import threading
@@ -22,7 +22,7 @@ WORKERS = 3
 
 
 class Handle:
-    """Tensors on their way. The source must not change before `wait` has returned."""
+    """Tensors being sent. The source must not change before `wait` returns."""
 
     def __init__(
         self, door: Door, channel: str, parts: Sequence[Future[None]], finish: Callable[[], dict[int, Tensor]]
@@ -30,9 +30,9 @@ class Handle:
         self._door, self._channel, self._parts, self._finish = door, channel, parts, finish
 
     def then(self, call: Callable[[], None]) -> None:
-        """Call it once all has gone well, whether anybody waits or not; `wait` comes after, and raises its errors."""
-        parts, over = list(self._parts), Future[None]()
-        self._parts = [*parts, over]
+        """Call `call` once all parts succeeded, even if nothing waits. `wait` includes it and raises its errors."""
+        parts, called = list(self._parts), Future[None]()
+        self._parts = [*parts, called]
 
         def follow() -> None:
             try:
@@ -40,14 +40,14 @@ class Handle:
                     part.result()
                 call()
             except BaseException as error:
-                over.set_exception(error)
+                called.set_exception(error)
             else:
-                over.set_result(None)
+                called.set_result(None)
 
         threading.Thread(target=follow, name="thinwire-receipt", daemon=True).start()
 
     def wait(self) -> dict[int, Tensor]:
-        """This rank's tiles, by the tensor's place in the plan; those it has none of are left out."""
+        """This rank's tiles, by the tensor's index in the plan. Tensors of which it has no tile are left out."""
         start = time.perf_counter()
         try:
             for part in self._parts:
@@ -58,7 +58,7 @@ class Handle:
 
 
 class Single:
-    """One tensor on its way."""
+    """One tensor being sent."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -81,9 +81,9 @@ def start(
     device: torch.device | None = None,
     repeat: int | None = None,
 ) -> Single:
-    """A plan of one tensor. `local` is this rank's source tile; a rank without one names the dtype.
+    """Start a plan of one tensor. `local` is this rank's source tile; a rank without one passes the dtype.
 
-    Calls of a plan are numbered by their order, or by `repeat`, the same on all ranks, where order may differ.
+    Calls of a plan are numbered in order. If ranks may call in different orders, give `repeat`, the same on all ranks.
     """
     dtypes = [local.dtype if local is not None else dtype]
     held = {} if local is None else {0: local}
@@ -103,14 +103,14 @@ def start_all(
     known: MutableMapping[int, Tensor] | None = None,
     held: MutableMapping[int, Tensor] | None = None,
 ) -> Handle:
-    """`sources`: this rank's tiles, by the tensor's place in the plan. Every rank of the plan calls this.
+    """Start a plan. Every rank of the plan calls this. `sources` are its source tiles, by tensor index in the plan.
 
-    For a tensor in `known` the difference to it is sent, and it becomes what receivers have: its source tiles' side.
-    `held` is the receivers' side, their tiles as they are.
+    For a tensor in `known`, its difference to `known` is sent, and `known` is updated to what receivers then have.
+    `held` is the counterpart on receivers: their tiles so far.
     """
     _check(plan, sources, dtypes, door.rank)
     channels = [f"reshard {name or spec.name}" for spec in plan.tensors]
-    # By what all ranks of the plan know: which one it is, and the how-manieth time.
+    # The key and the repeat are the same on all ranks of the plan: which plan it is, and how often it ran before.
     key = f"{name}/{plan.key}"
     repeat = door.repeat(key) if repeat is None else repeat
     roles = Roles(

@@ -1,8 +1,8 @@
-"""Whole state dicts from trainer to server: all tensors balanced together, under a memory cap, in few bytes if wanted.
+"""Send whole state dicts from trainer to server: tensors balanced together, under a memory limit, compressed if wanted.
 
-A codec may be named for each tensor: bfloat16, uniform:8, or `difference:uniform:8`, which sends what has changed since
-the last time. The sender remembers what receivers have, rounding errors included, so that errors don't add up: the
-next difference carries them.
+Each tensor may have a codec: bfloat16, uniform:8, or `difference:uniform:8`, which sends only the change since the last
+call. The sender remembers what receivers have, rounding errors included. The next difference corrects these errors, so
+they don't add up.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ from thinwire.links import Door
 
 DIFFERENCE = "difference:"
 LEAST_MEMORY_BYTES = 1 << 20
-# A piece in hand: as it lies in the tensor, in float32, encoded, and decoded again.
+# Copies of a piece while it is processed: packed, in float32, encoded, and decoded again.
 COPIES = 4
 
 Placements = Sequence[Placement] | Mapping[str, Sequence[Placement]] | Callable[[str], Sequence[Placement]]
@@ -30,7 +30,7 @@ Codecs = str | Mapping[str, str] | Callable[[str], str]
 
 
 class Options(TypedDict, total=False):
-    """What `StateSync` and `reshard_state_dict` take."""
+    """Options of `StateSync` and `reshard_state_dict`."""
 
     codec: Codecs
     memory_bytes: int | None
@@ -42,15 +42,15 @@ class Options(TypedDict, total=False):
 def reshard_state_dict(
     state: Mapping[str, DTensor], dst_mesh: DeviceMesh, dst_placements: Placements, **options: Unpack[Options]
 ) -> dict[str, DTensor]:
-    """Every tensor on the other mesh. For tensors that are sent again and again see `StateSync`.
+    """Every tensor on the other mesh. Use `StateSync` to send a state dict repeatedly.
 
-    Placements and codecs are one for all, or by name. `memory_bytes` bounds what a rank uses beside the tensors.
+    Placements and codecs are one for all tensors, or by name. `memory_bytes` limits memory besides the tensors.
     """
     return StateSync(dst_mesh, dst_placements, **options).send(state)
 
 
 class StateSync:
-    """A state dict that goes the same way again and again: planned once, with a memory for differences."""
+    """Sends a state dict repeatedly over the same meshes: planned once, with a memory for differences."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class StateSync:
         self._mesh, self._placements, self._codec = dst_mesh, dst_placements, codec
         self._cost, self._strategy, self._door = cost, strategy, door or default_door()
         self._piece_bytes = min(PIECE_BYTES, memory_bytes // (WORKERS * COPIES)) if memory_bytes else PIECE_BYTES
-        self._known: dict[int, Tensor] = {}  # of source tiles, what receivers have of them
-        self._held: dict[int, Tensor] = {}  # of destination tiles, what is there
+        self._known: dict[int, Tensor] = {}  # by tensor: this rank's source tile as receivers have it
+        self._held: dict[int, Tensor] = {}  # by tensor: this rank's destination tile as received
         self._calls = 0
         self._names: list[str] | None = None
         self.plan: Plan | None = None
@@ -100,19 +100,19 @@ class StateSync:
         outs = moving.wait()
         if not self._calls:
             differing = [index for index, name in enumerate(names) if self._codec_of(name).startswith(DIFFERENCE)]
-            # All ranks that have a tile remember it, whoever has sent it: the next plan may choose another of them.
+            # All ranks that hold a tile remember it, not only its sender: the next plan may choose another sender.
             self._known = {index: sources[index].float().clone() for index in differing if index in sources}
             self._held = {index: outs[index].float().clone() for index in differing if index in outs}
         self._calls += 1
-        made = {}
+        received = {}
         for index, name in enumerate(names):
             spec = plan.tensors[index]
             local = outs.get(index, torch.empty(0, dtype=state[name].dtype))
-            made[name] = as_dtensor(local, self._mesh, self._placed(name), spec.destination.shape)
-        return made
+            received[name] = as_dtensor(local, self._mesh, self._placed(name), spec.destination.shape)
+        return received
 
     def _planned(self, state: Mapping[str, DTensor]) -> Plan:
-        """The first time there is nothing to differ from: all bytes go."""
+        """The plan of this call. The first call has no earlier values to differ from, so it sends them in full."""
         specs = []
         for name, x in state.items():
             if not isinstance(x, DTensor):
@@ -144,11 +144,11 @@ class StateSync:
         return self._codec if isinstance(self._codec, str) else _named(self._codec, name, "codecs")
 
 
-def _named(given: object, name: str, what: str) -> Any:
-    if callable(given):
-        return given(name)
-    if isinstance(given, Mapping):
-        if name not in given:
+def _named(option: object, name: str, what: str) -> Any:
+    if callable(option):
+        return option(name)
+    if isinstance(option, Mapping):
+        if name not in option:
             raise ValueError(f"{name} is in the state dict and is not among the {what}; name it, or give one for all")
-        return given[name]
-    return given
+        return option[name]
+    return option

@@ -1,7 +1,7 @@
-"""Unit tasks: every piece that one source tile and one destination tile share, who has it, who needs it. Pure.
+"""Unit tasks: the pieces that a source tile and a destination tile share, which ranks have and need them. Pure.
 
-(On Optimizing the Communication of Model Parallelism, arXiv 2211.05322.) A rank that has a piece already copies it and
-receives nothing. Partial sums are added up first, each piece at one rank of the group that holds them.
+(On Optimizing the Communication of Model Parallelism, arXiv 2211.05322.) A rank that already has a piece copies it and
+receives nothing. Partial sums are added up first, each piece on one rank of the group that holds them.
 """
 
 from collections import defaultdict
@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from thinwire.crossmesh.layout import Layout, Region, cut, in_one_stretch, meet, region_size
 
-# A piece that does not lie in one stretch is packed before it is sent and unpacked afterwards: in parts of this size,
-# so that one part's packing hides behind another's transfer; but in at most so many, each of which costs a route.
+# A piece that is not contiguous is packed before it is sent and unpacked afterwards. It is cut into parts of this size,
+# so that packing one part hides behind the transfer of another. Each part costs a route, so their number is limited.
 STRIDED_BYTES = 1 << 18
 MOST_PARTS = 16
 
@@ -29,7 +29,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Reduction:
-    """Partial sums of a region come from these ranks to one of them, in this order."""
+    """Partial sums of a region, from `ranks`, are added up on rank `at`, one of them, in this order."""
 
     tensor: int
     region: Region
@@ -47,7 +47,7 @@ def unit_tasks(
     most_bytes: int | None = None,
     strided_bytes: int = STRIDED_BYTES,
 ) -> tuple[list[Task], list[Reduction]]:
-    """Pieces of at most `most_bytes`, where given; strided ones in parts of `strided_bytes`."""
+    """Pieces of at most `most_bytes`, if given. Pieces that are not contiguous come in parts of `strided_bytes`."""
     if destination.partial_axes:
         raise ValueError(
             f"destination {destination}: a partial tensor has no one value to send; reshard to Replicate or Shard, "
@@ -75,7 +75,7 @@ def unit_tasks(
             for index, part in enumerate(_small(cut(piece, parts), limit)):
                 task = Task(tensor, part, region_size(part) * itemsize, senders, ranks)
                 if source.partial_axes:
-                    # One group is enough, others hold the same sums; each of its ranks adds up its share of the parts.
+                    # One group is enough: others hold the same sums. Each of its ranks adds up its share of the parts.
                     group = groups[index % len(groups)]
                     at = group[index % len(group)]
                     reductions.append(Reduction(tensor, part, task.size_bytes, at, group))
@@ -87,28 +87,28 @@ def unit_tasks(
 
 
 def _small(regions: list[Region], most_values: int | None) -> list[Region]:
-    """Cut again, along whichever dim is longest then, until none has more; a single value can't be cut."""
+    """Cut regions until none has more than `most_values`, each time along the longest dim. Single values stay whole."""
     if most_values is None:
         return regions
-    found = []
+    small = []
     for region in regions:
         size = region_size(region)
         if size <= max(1, most_values):
-            found.append(region)
+            small.append(region)
         else:
-            found += _small(cut(region, -(-size // max(1, most_values))), most_values)
-    return found
+            small += _small(cut(region, -(-size // max(1, most_values))), most_values)
+    return small
 
 
 def _by_tile(layout: Layout) -> dict[Region, tuple[int, ...]]:
-    found: defaultdict[Region, list[int]] = defaultdict(list)
+    ranks_of: defaultdict[Region, list[int]] = defaultdict(list)
     for rank, tile in layout.tiles.items():
-        found[tile].append(rank)
-    return {tile: tuple(sorted(ranks)) for tile, ranks in found.items()}
+        ranks_of[tile].append(rank)
+    return {tile: tuple(sorted(ranks)) for tile, ranks in ranks_of.items()}
 
 
 def _partial_groups(layout: Layout, ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Those of one tile, by where they stand on the other axes: each group's sums are the whole."""
+    """One tile's ranks, grouped by their place on the axes that are not partial. Each group adds up to a full sum."""
     groups: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
     for rank in ranks:
         rest = tuple(at for axis, at in enumerate(layout.places[rank]) if axis not in layout.partial_axes)

@@ -1,7 +1,7 @@
-"""DTensors from one mesh to another: any shards and replicas, any ranks, with gradients that travel back.
+"""Reshard DTensors from one mesh to another: any shards and replicas, any ranks, with gradients.
 
-Where DTensor stands: `redistribute` to another mesh is not implemented, or, with the same placements, silently leaves
-the tensor where it was. Here it arrives.
+DTensor's own `redistribute` to another mesh is not implemented; with the same placements it silently leaves the tensor
+where it was.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def plan(
     strategy: str = AUTO,
     name: str = NAME,
 ) -> Plan:
-    """How such a tensor would go. Pure, given a cost; without one, hosts are asked for and links taken as alike."""
+    """Plan the resharding of a tensor. Pure if `cost` is given; else looks up hosts and takes links as equal."""
     source = layout_of(src_mesh, src_placements, tuple(shape))
     destination = layout_of(dst_mesh, dst_placements, tuple(shape))
     network = cost or default_network(tuple(sorted({*source.ranks, *destination.ranks})))
@@ -43,7 +43,7 @@ def plan(
 
 
 def layout_of(mesh: DeviceMesh, placements: Sequence[Placement], shape: tuple[int, ...]) -> Layout:
-    """A DTensor's layout in our words."""
+    """A DTensor's layout as a `Layout`."""
     words = tuple(_word(placement, len(shape)) for placement in placements)
     ranks = mesh.mesh.flatten().tolist()
     return Layout(tuple(mesh.mesh.shape), tuple(ranks), words, tuple(shape))
@@ -56,13 +56,13 @@ def _word(placement: Placement, dims: int) -> str:
         return f"S{placement.dim % max(dims, 1)}"
     if isinstance(placement, Replicate):
         return "R"
-    if type(placement) is Partial:  # its subclasses mask or norm before they add
+    if type(placement) is Partial:  # subclasses mask or normalise before they add
         return f"P:{placement.reduce_op}"
     raise ValueError(f"placement {placement} is not known; give Shard, Replicate, or Partial in a source")
 
 
 class Options(TypedDict, total=False):
-    """What `reshard` and `reshard_async` take."""
+    """Options of `reshard` and `reshard_async`."""
 
     plan: Plan | None
     dtype: torch.dtype | None
@@ -76,16 +76,16 @@ class Options(TypedDict, total=False):
 def reshard(
     x: DTensor | None, dst_mesh: DeviceMesh, dst_placements: Sequence[Placement], **options: Unpack[Options]
 ) -> DTensor:
-    """x on another mesh. Every rank of both meshes calls this, those outside x's mesh with their empty x.
+    """x on another mesh. Every rank of both meshes calls this; ranks outside x's mesh pass their empty x.
 
-    A rank that has no x at all gives None, the `plan` and the `dtype`, and `requires_grad` as the others' x has it. On
-    a rank outside the destination the result has no values; its backward is still to be called where gradients flow.
+    A rank that has no x at all passes None, the `plan`, the `dtype`, and the `requires_grad` that x has on other ranks.
+    On a rank outside the destination mesh the result is empty. If gradients flow, call backward there too.
     """
     return reshard_async(x, dst_mesh, dst_placements, **options).wait()
 
 
 class Resharding:
-    """A DTensor on its way; x must not change before `wait` has returned it."""
+    """A resharding under way. x must not change before `wait` returns."""
 
     def __init__(self, moving: Single, x: Tensor, trip: "_Trip") -> None:
         self._moving, self._x, self._trip = moving, x, trip
@@ -110,7 +110,7 @@ def reshard_async(
     door: Door | None = None,
     name: str = NAME,
 ) -> Resharding:
-    """`reshard`, begun."""
+    """Start a `reshard`; `wait` returns its result."""
     door = door or default_door()
     if x is None:
         if plan is None or dtype is None:
@@ -125,7 +125,7 @@ def reshard_async(
     _check(plan, x, dst_mesh, dst_placements)
     if held.requires_grad and any(spec.source.reduction(axis) in ("max", "min") for axis in spec.source.partial_axes):
         raise ValueError(f"{name} is {spec.source}: a maximum has no gradient here; reduce it before, or detach it")
-    # The way back is known by the number of the way there: backward passes may come in another order than these calls.
+    # The backward transfer takes its forward's number: backward passes may run in another order than these calls.
     repeat = door.repeat(f"{name}/{plan.key}")
     network = cost or Network.even(plan.host_of)
     trip = _Trip(spec, tuple(dst_placements), dst_mesh, door, dtype, network, strategy, name, repeat)
@@ -134,16 +134,16 @@ def reshard_async(
 
 
 def _check(plan: Plan, x: DTensor | None, mesh: DeviceMesh, placements: Sequence[Placement]) -> None:
-    """A plan that was made for something else would label values wrongly."""
+    """Raise if the plan was made for other layouts: values would end up in the wrong place."""
     spec = plan.tensors[0]
-    given = [("destination", layout_of(mesh, placements, spec.destination.shape), spec.destination)]
+    layouts = [("destination", layout_of(mesh, placements, spec.destination.shape), spec.destination)]
     if x is not None:
-        given.append(("source", layout_of(x.device_mesh, x.placements, tuple(x.shape)), spec.source))
-    for side, own, planned in given:
-        if own != planned:
+        layouts.append(("source", layout_of(x.device_mesh, x.placements, tuple(x.shape)), spec.source))
+    for side, actual, planned in layouts:
+        if actual != planned:
             raise ValueError(
-                f"the plan's {side} is {planned} on ranks {planned.ranks} of shape {planned.shape}, given is {own} on "
-                f"ranks {own.ranks} of shape {own.shape}; plan again"
+                f"the plan's {side} is {planned} on ranks {planned.ranks} of shape {planned.shape}, "
+                f"given is {actual} on ranks {actual.ranks} of shape {actual.shape}; plan again"
             )
 
 
@@ -154,7 +154,7 @@ def _plan(
 
 
 class _Trip:
-    """How the result becomes a DTensor, and its gradient a tensor on the source again."""
+    """Turns the result into a DTensor, and sends its gradient back to the source mesh."""
 
     def __init__(
         self,
@@ -175,23 +175,23 @@ class _Trip:
         return as_dtensor(local, self.mesh, self.placements, self.spec.destination.shape)
 
     def back(self, gradient: Tensor) -> Tensor | None:
-        """This rank's tile of the source's gradient."""
+        """This rank's tile of the gradient of the source."""
         spec = TensorSpec(
             f"{self.spec.name} gradient", self.spec.destination, self.spec.source.replicated(), gradient.dtype.itemsize
         )
-        made = plan_all((spec,), self._network, self._strategy)
+        way_back = plan_all((spec,), self._network, self._strategy)
         held = gradient if self.door.rank in spec.source.ranks else None
         name = f"{self._name} gradient"
         moving = start(
-            made, held, self.door, name=name, dtype=gradient.dtype, device=gradient.device, repeat=self._repeat
+            way_back, held, self.door, name=name, dtype=gradient.dtype, device=gradient.device, repeat=self._repeat
         )
         return moving.wait()
 
 
 class _Reshard(torch.autograd.Function):
-    """The way back is the reversed plan: copies of a replica are equal, and one of them goes.
+    """Backward reshards from the destination to the source. Replicas of a gradient are equal, so only one is sent.
 
-    x goes in as a DTensor: `to_local` has no gradient on a rank outside the mesh, and the graph must hold there too.
+    x is passed as a DTensor: `to_local` has no gradient on a rank outside the mesh, and the graph must exist there too.
     """
 
     @staticmethod
@@ -202,13 +202,13 @@ class _Reshard(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        found = ctx.trip.back(gradient.contiguous())
+        tile = ctx.trip.back(gradient.contiguous())
         if ctx.origin is None:
             return gradient.new_empty(0), None, None
         mesh, placements, shape = ctx.origin
-        # The gradient of a partial sum is the whole's, for every rank that adds to it.
+        # Every rank that holds a partial sum gets the gradient of the full sum.
         words = [Replicate() if isinstance(placement, Partial) else placement for placement in placements]
-        local = gradient.new_empty(shape) if found is None else found
+        local = gradient.new_empty(shape) if tile is None else tile
         for size, placement in zip(mesh.mesh.shape, placements, strict=True):
             if isinstance(placement, Partial) and placement.reduce_op == "avg":
                 local = local / size

@@ -1,6 +1,6 @@
 """One edge's transfers: a micro-batch's tensor forward, its gradient back, by the plan between the two stages' layouts.
 
-Every rank of both stages starts each, in the same order: those of the sending stage with a tensor, the others without.
+All ranks of both stages start each transfer, in the same order: ranks of the sending stage pass a tensor, others None.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ from thinwire.links import Door
 
 @dataclass(frozen=True)
 class Crossing:
-    """`label` names its channels: `pipeline h1 forward`.
+    """An edge with the ranks at both ends. `label` names its channels, for example `pipeline h1 forward`.
 
-    With `receipts` a sender's wait ends when every receiver has all of it, not when its own kernel has taken it.
+    With `receipts` a sender waits until every receiver has all the data, not only until its own kernel has taken it.
     """
 
     edge: Edge
@@ -32,7 +32,7 @@ class Crossing:
     destination: StageRanks
     network: Network
     door: Door
-    device: torch.device | None = None  # that this rank computes on
+    device: torch.device | None = None  # on which this rank computes
     receipts: bool = False
 
     def forward(self, kind: Kind, x: Tensor | None) -> Handle:
@@ -42,14 +42,14 @@ class Crossing:
         return self._start(self.destination, self.source, kind, gradient, "backward")
 
     def announce(self, kind: Kind) -> Handle:
-        """Tell the destination's ranks what will come. The source's first rank does."""
+        """Tell the destination's ranks the tensor's kind. Only the source's first rank sends it."""
         if self.door.rank != self.source.ranks[0]:
             return All([])
         channel, message = f"pipeline {self.label} shapes", kind.to_message()
         return All([self.door.send(message, rank, channel=channel) for rank in self.destination.ranks])
 
     def announced(self) -> Kind:
-        """What the source says will come next."""
+        """The kind of the next tensor, as announced by the source."""
         channel = f"pipeline {self.label} shapes"
         return Kind.from_message(self.door.receive(MESSAGE_BYTES, self.source.ranks[0], channel=channel).wait())
 
@@ -76,19 +76,19 @@ def crossings(
     device: torch.device | None = None,
     receipts: bool = False,
 ) -> dict[Edge, Crossing]:
-    """Of all edges; one whose tensor has several destinations names its own in its channels."""
+    """The crossings of all edges. If a tensor has several destinations, its channel names include the destination."""
     names = [edge.name for edge in edges]
-    made = {}
+    by_edge = {}
     for edge in edges:
         label = f"{edge.name}>{edge.destination}" if names.count(edge.name) > 1 else edge.name
         ends = stages[edge.source], stages[edge.destination]
-        made[edge] = Crossing(edge, label, *ends, network, door, device, receipts)
-    return made
+        by_edge[edge] = Crossing(edge, label, *ends, network, door, device, receipts)
+    return by_edge
 
 
 @dataclass(frozen=True)
 class All:
-    """Several at a time."""
+    """Several handles, waited for together."""
 
     handles: list[Handle]
 
@@ -108,7 +108,7 @@ def moved(
     name: str,
     device: torch.device | None = None,
 ) -> Single:
-    """From layout to layout; `wait` gives this rank's tile, or None where it has none."""
-    way = plan(source, destination, itemsize=dtype.itemsize, network=network, name=name)
+    """Start moving x from layout to layout. `wait` returns this rank's tile, or None if it has none."""
+    route_plan = plan(source, destination, itemsize=dtype.itemsize, network=network, name=name)
     sources = {} if x is None else {0: x}
-    return Single(start_all(way, sources, door, dtypes=[dtype], name=name, device=device))
+    return Single(start_all(route_plan, sources, door, dtypes=[dtype], name=name, device=device))

@@ -1,4 +1,4 @@
-"""What crosses between the stages of a pipeline: edges, the ranks of every stage, and a tensor's shape as a message."""
+"""What passes between pipeline stages: edges, the ranks of each stage, and a tensor's shape as a message."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from thinwire.crossmesh.layout import Layout, region_size
 
 SHARDED, REPLICATED = "S0", "R"
 MOST_DIMS = 8
-# In a message a dtype is its number here: entries are added at the end.
+# Messages send a dtype as its index here, so only add entries at the end.
 DTYPES = (
     torch.float32,
     torch.float64,
@@ -28,7 +28,7 @@ DTYPES = (
 
 @dataclass(frozen=True)
 class Edge:
-    """The tensor `name` that stage `source` returns and stage `destination`, any later one, takes."""
+    """The tensor `name` that stage `source` returns and `destination`, any later stage, takes."""
 
     name: str
     source: int
@@ -37,14 +37,14 @@ class Edge:
 
 @dataclass(frozen=True)
 class StageRanks:
-    """A stage's ranks. They share each micro-batch by its rows (S0), or each works on all of it (R)."""
+    """A stage's ranks. They split each micro-batch by rows (S0), or each works on all of it (R)."""
 
     ranks: tuple[int, ...]
     placement: str = SHARDED
 
     @property
     def shares(self) -> bool:
-        """Each rank has a part of the rows, and so of the weights' gradients."""
+        """Whether each rank has only some rows, and so only a part of the weights' gradients."""
         return self.placement == SHARDED and len(self.ranks) > 1
 
     def layout(self, shape: Sequence[int]) -> Layout:
@@ -52,7 +52,7 @@ class StageRanks:
         return Layout((len(self.ranks),), self.ranks, (placement,), tuple(shape))
 
     def rows(self, num_rows: int, rank: int) -> slice:
-        """This rank's of a micro-batch's."""
+        """This rank's rows of a micro-batch."""
         if not self.shares:
             return slice(0, num_rows)
         tiles = self.layout((num_rows,)).tiles
@@ -67,7 +67,7 @@ class StageRanks:
 
 @dataclass(frozen=True)
 class Kind:
-    """A tensor as it is on all ranks of a stage together, of a micro-batch with so many rows."""
+    """A tensor's shape and dtype over all ranks of a stage together. `num_rows` is the micro-batch's number of rows."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -87,7 +87,7 @@ class Kind:
 
     @staticmethod
     def of(x: Tensor, needs_gradient: bool, stage: StageRanks, num_rows: int, rank: int, name: str) -> "Kind":
-        """From a rank's own part."""
+        """The kind of a tensor, from one rank's part of it."""
         if x.dtype not in DTYPES or x.dim() > MOST_DIMS:
             raise ValueError(
                 f"{name!r} is {x.dtype} with {x.dim()} dims; give one of {DTYPES}, {MOST_DIMS} dims or less"
@@ -109,7 +109,7 @@ MESSAGE_BYTES = 8 * MESSAGE_LENGTH
 
 
 def chain(num_stages: int) -> tuple[Edge, ...]:
-    """Each stage's one output is the next one's input."""
+    """Edges where each stage's only output is the next stage's input."""
     return tuple(Edge(f"h{stage}", stage - 1, stage) for stage in range(1, num_stages))
 
 

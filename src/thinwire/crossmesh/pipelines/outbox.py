@@ -1,7 +1,7 @@
-"""What a rank of a pipeline has to send to another stage, one after the other, beside its computation.
+"""Sends from a rank of a pipeline to another stage, one after the other, while it computes.
 
-Two at a time would share the link, and what is needed first would arrive as late as the other. Sends to different
-stages do go at a time: one of them may be held back at its receiver, and the others then have the link.
+Two sends at the same time would share the link, and the one that is needed first would arrive as late as the other.
+Sends to different stages do overlap: if one waits for its receiver, the others can use the link.
 """
 
 import threading
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 
 class Handle(Protocol):
-    """Something on its way."""
+    """A transfer under way."""
 
     def wait(self) -> Any: ...
 
@@ -21,7 +21,7 @@ Ended = Callable[[float, float], None]
 
 
 class Outbox:
-    """A thread that starts the next send when the last has ended. An error is raised by whoever calls next."""
+    """A thread that starts the next send when the last has ended. An error is raised by the next call."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[Callable[[], Handle], Ended | None] | None] = SimpleQueue()
@@ -31,7 +31,7 @@ class Outbox:
         self._thread: threading.Thread | None = None
 
     def put(self, start: Callable[[], Handle], ended: Ended | None = None) -> None:
-        """`start` posts a send, on the outbox's thread; `ended` gets when it was posted and when it was over."""
+        """Queue a send. `start` posts it on the outbox's thread; `ended` gets the times at which it began and ended."""
         self._raise()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="thinwire-outbox", daemon=True)
@@ -66,7 +66,7 @@ class Outbox:
                         ended(begun_s, time.perf_counter())
             except BaseException as raised:
                 self._error = raised
-            del entry, start  # and the tensor it holds
+            del entry, start  # frees the tensor it holds
             with self._lock:
                 self._left -= 1
                 self._lock.notify_all()

@@ -1,4 +1,4 @@
-"""What a pipeline's stages and edges take here: measured on the pipeline itself, for the simulator and its planners."""
+"""Measure how long a pipeline's stages and edges take, on the pipeline itself, for the simulator and the planners."""
 
 import statistics
 import time
@@ -18,16 +18,20 @@ PROBES = 5
 
 
 def profile(pipes: Sequence[Pipeline], door: Door, *, hosts: Sequence[int] = ()) -> Costs:
-    """Every rank calls this after each of these pipelines, over the same stages and edges, has done two steps or more.
+    """Every rank calls this, after each pipeline has done two steps or more. All have the same stages and edges.
 
-    Stage times are medians over the last step of each, so that one with split backward and one without give all kinds;
-    where only one is there, B counts as I and W together, or as twice either. Each edge is timed both ways, alone.
-    hosts[i] is stage i's host, where stages meet at a network card.
+    Stage times are medians over the last step of each pipeline. One with split backward and one without measure all
+    kinds of actions; with only one of them, B is taken as I and W together, or I and W as half of B each. Each edge is
+    timed in both directions, with nothing else under way. hosts[i] is stage i's host, if stages share network cards.
     """
     first = pipes[0]
     spans = [span for pipe in pipes for span in pipe.spans if not span.wire]
-    own = [[span.end_s - span.start_s for span in spans if span.kind == kind] for kind in KINDS]
-    facts = [first.stage, first.activation_bytes, *(statistics.median(each) if each else 0.0 for each in own)]
+    times_by_kind = [[span.end_s - span.start_s for span in spans if span.kind == kind] for kind in KINDS]
+    facts = [
+        first.stage,
+        first.activation_bytes,
+        *(statistics.median(times) if times else 0.0 for times in times_by_kind),
+    ]
     gathered = door.gather(torch.tensor(facts, dtype=torch.float64), channel=CHANNEL).tolist()
     stages = [
         _stage_cost([row[1:] for row in gathered if row[0] == stage]) for stage in range(first.schedule.num_stages)
@@ -41,7 +45,7 @@ def profile(pipes: Sequence[Pipeline], door: Door, *, hosts: Sequence[int] = ())
 
 
 def _stage_cost(rows: Sequence[Sequence[float]]) -> StageCost:
-    """The slowest of a stage's ranks decides."""
+    """A stage's cost: for each figure, the largest of its ranks."""
     size, *times = (max(column) for column in zip(*rows, strict=True))
     seconds = dict(zip(KINDS, times, strict=True))
     backward_s = seconds[BACKWARD] or seconds[INPUT] + seconds[WEIGHT]
@@ -50,7 +54,7 @@ def _stage_cost(rows: Sequence[Sequence[float]]) -> StageCost:
 
 
 def _probed(crossing: Crossing, kind: Kind | None, door: Door, *, forward: bool) -> float:
-    """Seconds until the last receiver has it, the median of a few, known to all. `kind` where the edge is ours."""
+    """Median seconds until the last receiver has the tensor, equal on all ranks. Only the edge's ranks know `kind`."""
     sender, receiver = crossing.source, crossing.destination
     if not forward:
         sender, receiver = receiver, sender

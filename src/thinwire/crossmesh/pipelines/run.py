@@ -1,8 +1,8 @@
-"""A pipeline on real ranks: obeys a schedule, sends beside computing, leaves a whole batch's gradients in `.grad`.
+"""A pipeline on real ranks: follows a schedule, sends while it computes, leaves a whole batch's gradients in `.grad`.
 
 Stages may have different numbers of ranks, and edges may lead to any later stage. Receives are posted when the sender
-can send (receives.py); what one stage has for another goes in order, one at a time (outbox.py), by the plan between the
-two stages' layouts. With blocking sends it is the baseline: then a stage stands still until what it sends has arrived.
+can send (receives.py). Sends from one stage to another go in order, one at a time (outbox.py), by the plan between the
+two stages' layouts. With blocking sends it is the baseline: a stage then waits until what it sends has arrived.
 """
 
 import time
@@ -31,17 +31,17 @@ MEAN, SUM = "mean", "sum"
 
 
 class Pipeline:
-    """This rank's part. Every rank makes one with the same arguments, but for `module`, its own stage's.
+    """This rank's part of a pipeline. Every rank makes one, with the same arguments except its own stage's `module`.
 
-    module      forward takes tensors by name (edges that lead here, and inputs), or the only one by place; returns a
-                tensor for each edge that leads away by name, or the only one as it is. What the last stage returns
-                goes to `loss(returned, targets)`.
-    ranks       of each stage: numbers, or a StageRanks that also says whether they share a batch by its rows (S0, the
-                usual) or each works on all of it (R).
-    reduction   what `loss` does over the rows it is given: "mean" or "sum".
-    tied        weights that are one although they live in several stages: for each, its name in every such stage.
-    blocking    a stage stands still until what it sends has arrived, and its receivers have said so.
-    least_s     makes actions of a kind last at least so long: an emulated host's pace.
+    module      its forward takes tensors by name (incoming edges and inputs), or a single one by position. It returns
+                a dict with a tensor for each outgoing edge, or a single tensor. What the last stage returns goes to
+                `loss(returned, targets)`.
+    ranks       of each stage: rank numbers, or a StageRanks that also says whether they split a batch by its rows (S0,
+                the default) or each works on all of it (R).
+    reduction   how `loss` reduces over its rows: "mean" or "sum".
+    tied        weights shared by several stages: for each weight, its name in every such stage.
+    blocking    a stage waits until what it sends has arrived, and its receivers have confirmed it.
+    least_s     the least seconds of an action, by kind: emulates the pace of a host.
     """
 
     def __init__(
@@ -59,7 +59,10 @@ class Pipeline:
         blocking: bool = False,
         least_s: Mapping[str, float] | None = None,
     ) -> None:
-        stages = [each if isinstance(each, StageRanks) else StageRanks(tuple(each)) for each in ranks]
+        stages = [
+            stage_ranks if isinstance(stage_ranks, StageRanks) else StageRanks(tuple(stage_ranks))
+            for stage_ranks in ranks
+        ]
         self.edges = shapes.chain(len(stages)) if edges is None else tuple(edges)
         if len(stages) != schedule.num_stages:
             raise ValueError(f"ranks are of {len(stages)} stages, the schedule has {schedule.num_stages}")
@@ -72,58 +75,58 @@ class Pipeline:
         self._own = stages[self.stage]
         self._reduction, self._least_s = reduction, dict(least_s or {})
         network = network or Network.even(range(door.world_size))
-        device = next((each.device for each in module.parameters()), None)
+        device = next((parameter.device for parameter in module.parameters()), None)
         self._crossings = crossings(self.edges, stages, network, door, device, receipts=blocking)
         self._incoming = [edge for edge in self.edges if edge.destination == self.stage]
         self._outgoing = [edge for edge in self.edges if edge.source == self.stage]
         actions = schedule.stages[self.stage]
         last = self.stage == len(stages) - 1
         names = list(dict.fromkeys(edge.name for edge in self._outgoing))
-        self._work = Stage(module, names, loss if last else None, any(each.kind == INPUT for each in actions))
+        self._work = Stage(module, names, loss if last else None, any(action.kind == INPUT for action in actions))
         self._weights = Weights(module, stages, self.stage, tied, network, door)
         self._posts = receives(schedule, self.edges, self.stage)
         self._kinds: dict[tuple[Edge, int], Kind] = {}
         self._announced: dict[Edge, int] = dict.fromkeys(self._incoming, 0)
-        self._outboxes = [Outbox() for _ in stages]  # by the stage they lead to
+        self._outboxes = [Outbox() for _ in stages]  # by the other stage
         self._arriving: dict[Receive, Handle] = {}
-        self._telling: list[Handle] = []
+        self._announcements: list[Handle] = []
         self._begun_s = 0.0
-        self.spans: list[Span] = []  # of the last step, from its start
+        self.spans: list[Span] = []  # of the last step, in seconds since its start
 
     @property
     def peak_activations(self) -> int:
-        """The most micro-batches that this rank ever kept activations of."""
+        """The most micro-batches whose activations this rank has kept so far."""
         return self._work.peak
 
     @property
     def activation_bytes(self) -> int:
-        """What this rank keeps of one micro-batch for backward; known after a forward."""
+        """Bytes that this rank keeps of one micro-batch for its backward. Known after a forward."""
         return self._work.activation_bytes
 
     def crossing(self, edge: Edge) -> Crossing:
-        """An edge's transfers, to time them."""
+        """The transfers of an edge, for example to time them."""
         return self._crossings[edge]
 
     @property
     def own_edges(self) -> list[Edge]:
-        """That lead to this stage or away from it."""
+        """Edges that lead to this stage or away from it."""
         return [*self._incoming, *self._outgoing]
 
     def kind(self, edge: Edge, microbatch: int = 0) -> Kind:
-        """What crosses there, once a step has shown it."""
+        """The kind of tensor that crosses an edge. Known after a step."""
         if (edge, microbatch) not in self._kinds:
             raise ValueError(f"{edge}: not yet known here; run a step first, and ask for one of own_edges")
         return self._kinds[edge, microbatch]
 
     def step(self, inputs: Tensor | Mapping[str, Tensor] | None = None, targets: Tensor | None = None) -> Tensor | None:
-        """All micro-batches of a batch. The loss over all of it on the last stage's ranks, None on others.
+        """Run all micro-batches of a batch. Returns the loss over the batch on the last stage's ranks, None on others.
 
-        `inputs`: the whole batch, on every rank of a stage whose module takes some; `targets` on those of the last.
-        Adds to `.grad`, as `backward` does. The first step tells shapes along the edges and hides less.
+        `inputs` is the whole batch, on every rank of stages whose module takes inputs; `targets` on the last stage's.
+        Adds to `.grad`, as `backward` does. The first step also sends shapes along the edges, and hides less.
         """
         m = self.schedule.num_microbatches
-        given = _cut({"x": inputs} if isinstance(inputs, Tensor) else dict(inputs or {}), m)
-        wanted = _cut({"targets": targets}, m) if targets is not None else [{}] * m
+        inputs_of = _cut({"x": inputs} if isinstance(inputs, Tensor) else dict(inputs or {}), m)
+        targets_of = _cut({"targets": targets}, m) if targets is not None else [{}] * m
         num_rows = len(targets) if targets is not None else 0
         if self._work.loss is not None and self._reduction == MEAN and not num_rows:
             raise ValueError(
@@ -139,13 +142,13 @@ class Pipeline:
             self._post(self._posts[0])
             for place, action in enumerate(self.schedule.stages[self.stage]):
                 if action.kind == FORWARD:
-                    target = wanted[action.microbatch].get("targets")
-                    total = total + self._forward(action, given[action.microbatch], target, num_rows)
+                    target = targets_of[action.microbatch].get("targets")
+                    total = total + self._forward(action, inputs_of[action.microbatch], target, num_rows)
                 elif action.kind == WEIGHT:
                     self._timed(action, partial(self._work.backward_weight, action.microbatch))
                 else:
                     self._backward(action)
-                # Before what is sent is waited for: the other end may do the same.
+                # Before waiting for sends to end: the other end may be waiting for its own sends too.
                 self._post(self._posts[place + 1])
                 if blocking:
                     self._settle()
@@ -157,7 +160,7 @@ class Pipeline:
         return total if self._work.loss is not None else None
 
     def relearn(self) -> None:
-        """Before a batch of another size, on all ranks: shapes are sent anew."""
+        """Call it on all ranks before a batch of another size: the next step sends shapes again."""
         self._kinds.clear()
         self._announced = dict.fromkeys(self._incoming, 0)
 
@@ -171,32 +174,32 @@ class Pipeline:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _forward(self, action: Action, given: dict[str, Tensor], target: Tensor | None, total_rows: int) -> Tensor:
-        """This micro-batch's share of the loss; 0 where there is none."""
+    def _forward(self, action: Action, inputs: dict[str, Tensor], target: Tensor | None, total_rows: int) -> Tensor:
+        """This micro-batch's share of the loss, or 0 if this is not the last stage."""
         number = action.microbatch
-        # All of them are posted before one is waited for: it may be sent behind another.
+        # Post all receives before waiting for one of them: it may be sent after another.
         for edge in self._incoming:
             self._expect(edge, number)
         crossed = {}
         for edge in self._incoming:
             tile = self._take(Receive(edge, True, number))
             crossed[edge.name] = tile.requires_grad_(self._kinds[edge, number].needs_gradient)
-        num_rows = self._num_rows(number, given)
-        own = self._own.rows(num_rows, self._door.rank)
-        given = {name: each[own] for name, each in given.items()}
-        target = target[own] if target is not None else None
-        share = (own.stop - own.start) / total_rows if self._reduction == MEAN and total_rows else 1.0
-        made = self._timed(action, lambda: self._work.forward(number, crossed, given, target, share))
+        num_rows = self._num_rows(number, inputs)
+        rows = self._own.rows(num_rows, self._door.rank)
+        inputs = {name: whole[rows] for name, whole in inputs.items()}
+        target = target[rows] if target is not None else None
+        share = (rows.stop - rows.start) / total_rows if self._reduction == MEAN and total_rows else 1.0
+        outputs = self._timed(action, lambda: self._work.forward(number, crossed, inputs, target, share))
         if self._work.loss is not None:
-            return made["loss"]
+            return outputs["loss"]
         for edge in self._outgoing:
-            x, crossing = made[edge.name], self._crossings[edge]
+            x, crossing = outputs[edge.name], self._crossings[edge]
             needs_gradient = self._work.needs_gradient(number, edge.name)
             kind = Kind.of(x, needs_gradient, self._own, num_rows, self._door.rank, edge.name)
             if (edge, number) not in self._kinds:
                 self._kinds[edge, number] = kind
-                # Past the outbox: who waits for this may not yet have posted what is there.
-                self._telling.append(crossing.announce(kind))
+                # Not through the outbox: the receiver of an earlier send in it may still be waiting for this kind.
+                self._announcements.append(crossing.announce(kind))
             if (known := self._kinds[edge, number]) != kind:
                 raise ValueError(
                     f"{edge.name!r} of micro-batch {number} was {known}, now it is {kind}; call relearn() on all ranks "
@@ -214,17 +217,17 @@ class Pipeline:
                 before = gradients.get(edge.name)
                 gradients[edge.name] = gradient if before is None else before + gradient
         work = self._work.backward if action.kind == BACKWARD else self._work.backward_input
-        made = self._timed(action, lambda: work(number, gradients))
+        input_gradients = self._timed(action, lambda: work(number, gradients))
         for edge in self._incoming:
-            if edge.name in made:
+            if edge.name in input_gradients:
                 kind = self._kinds[edge, number]
-                self._send(edge, action, partial(self._crossings[edge].backward, kind, made[edge.name]))
+                self._send(edge, action, partial(self._crossings[edge].backward, kind, input_gradients[edge.name]))
 
     def _post(self, posts: Sequence[Receive]) -> None:
         for receive in posts:
             kind = self._kinds.get((receive.edge, receive.microbatch))
             if kind is None:
-                continue  # on the first step: what comes is only known when it comes
+                continue  # on the first step the kind is not known yet
             crossing = self._crossings[receive.edge]
             if receive.forward:
                 self._arriving[receive] = crossing.forward(kind, None)
@@ -232,16 +235,16 @@ class Pipeline:
                 self._arriving[receive] = crossing.backward(kind, None)
 
     def _expect(self, edge: Edge, number: int) -> None:
-        """On the first step: hear what comes, and post it, in the sender's order, which need not be ours."""
+        """On the first step: hear which tensor comes, and post its receive. In the sender's order, not ours."""
         while (edge, number) not in self._kinds:
-            forwards = [each for each in self.schedule.stages[edge.source] if each.kind == FORWARD]
+            forwards = [action for action in self.schedule.stages[edge.source] if action.kind == FORWARD]
             upcoming = forwards[self._announced[edge]].microbatch
             self._announced[edge] += 1
             self._kinds[edge, upcoming] = self._crossings[edge].announced()
             self._post([Receive(edge, True, upcoming)])
 
     def _take(self, receive: Receive) -> Tensor:
-        """Wait for it."""
+        """Wait for this receive."""
         tile = self._arriving.pop(receive).wait()
         assert isinstance(tile, Tensor), "a rank of the receiving stage has a tile"
         return tile
@@ -257,14 +260,14 @@ class Pipeline:
         self._outboxes[other].put(start, ended)
 
     def _settle(self) -> None:
-        """Wait until all that was to be sent has been."""
+        """Wait until all sends have ended."""
         for outbox in self._outboxes:
             outbox.settle()
-        while self._telling:
-            self._telling.pop().wait()
+        while self._announcements:
+            self._announcements.pop().wait()
 
     def _timed(self, action: Action, work: Callable[[], T]) -> T:
-        """Do it; if it should last longer, sleep for the rest."""
+        """Run `work`. If it ends before `least_s`, sleep for the rest."""
         begun_s = time.perf_counter()
         result = work()
         rest_s = begun_s + self._least_s.get(action.kind, 0.0) - time.perf_counter()
@@ -274,10 +277,10 @@ class Pipeline:
         self.spans.append(Span(self.stage, action.kind, action.microbatch, *times))
         return result
 
-    def _num_rows(self, number: int, given: Mapping[str, Tensor]) -> int:
-        """Of the micro-batch, on all ranks of a stage together."""
-        if given:
-            return len(next(iter(given.values())))
+    def _num_rows(self, number: int, inputs: Mapping[str, Tensor]) -> int:
+        """The micro-batch's number of rows, over all ranks of a stage together."""
+        if inputs:
+            return len(next(iter(inputs.values())))
         if not self._incoming:
             raise ValueError(f"stage {self.stage} has no edge that leads to it; give its ranks inputs")
         return self._kinds[self._incoming[0], number].num_rows
@@ -288,11 +291,11 @@ class Pipeline:
 
 
 def _cut(batch: Mapping[str, Tensor], num_microbatches: int) -> list[dict[str, Tensor]]:
-    """A batch's micro-batches, by rows."""
-    for name, each in batch.items():
-        if not each.dim() or len(each) < num_microbatches:
+    """Cut a batch into micro-batches, by rows."""
+    for name, x in batch.items():
+        if not x.dim() or len(x) < num_microbatches:
             raise ValueError(
-                f"{name} has shape {tuple(each.shape)}, the schedule {num_microbatches} micro-batches; give each a row"
+                f"{name} has shape {tuple(x.shape)}, the schedule {num_microbatches} micro-batches; give each a row"
             )
-    cut = {name: each.tensor_split(num_microbatches) for name, each in batch.items()}
+    cut = {name: x.tensor_split(num_microbatches) for name, x in batch.items()}
     return [{name: parts[number] for name, parts in cut.items()} for number in range(num_microbatches)]

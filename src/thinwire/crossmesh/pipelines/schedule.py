@@ -1,8 +1,8 @@
 """Pipeline schedules as printable data: which micro-batch each stage works on, in which order. Pure.
 
 n stages, m micro-batches. Stage i, counted from 0, runs w_i forwards before its first backward and then one backward
-and one forward in turn: w_i = n - i is 1F1B, w_i = min(m, 2 (n - i) - 1) eager-1F1B (arXiv 2211.05322), which gives
-every forward transfer one micro-batch of slack and keeps up to twice the activations for it; w_i = m is GPipe.
+and one forward in turn. w_i = n - i is 1F1B. w_i = min(m, 2 (n - i) - 1) is eager-1F1B (arXiv 2211.05322): it gives
+every forward transfer one micro-batch of slack, and in return keeps up to twice the activations. w_i = m is GPipe.
 """
 
 from collections.abc import Sequence
@@ -32,18 +32,18 @@ class Action:
 
     @property
     def sends_back(self) -> bool:
-        """The inputs' gradient is there when it ends."""
+        """Whether the gradient of the inputs is ready when it ends."""
         return self.kind in (BACKWARD, INPUT)
 
     @property
     def releases(self) -> bool:
-        """The micro-batch's activations are no longer needed when it ends."""
+        """Whether the micro-batch's activations are no longer needed when it ends."""
         return self.kind in (BACKWARD, WEIGHT)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Actions by stage. Made only if it can run to its end: see `check`."""
+    """Actions by stage. Raises if it could not run to its end: see `check`."""
 
     stages: tuple[tuple[Action, ...], ...]
 
@@ -51,11 +51,11 @@ class Schedule:
         check(self.stages)
 
     def __str__(self) -> str:
-        return "\n".join(f"r{stage}: {' '.join(map(str, own))}" for stage, own in enumerate(self.stages))
+        return "\n".join(f"r{stage}: {' '.join(map(str, actions))}" for stage, actions in enumerate(self.stages))
 
     @staticmethod
     def parse(text: str) -> "Schedule":
-        """Of what `str` gives."""
+        """The schedule whose `str` is `text`."""
         stages = []
         for number, line in enumerate(text.strip().splitlines()):
             name, colon, actions = line.strip().partition(":")
@@ -74,7 +74,7 @@ class Schedule:
 
     @property
     def is_split(self) -> bool:
-        return any(action.kind == WEIGHT for own in self.stages for action in own)
+        return any(action.kind == WEIGHT for actions in self.stages for action in actions)
 
     def warm_up(self, stage: int) -> int:
         """Forwards before the first backward."""
@@ -82,7 +82,7 @@ class Schedule:
         return next(place for place, kind in enumerate(kinds) if kind != FORWARD)
 
     def peak_activations(self, stage: int) -> int:
-        """Micro-batches whose activations a stage keeps, at most. The order alone decides it, no times do."""
+        """The most micro-batches whose activations a stage keeps. It depends only on the order, not on times."""
         kept = peak = 0
         for action in self.stages[stage]:
             kept += action.kind == FORWARD
@@ -97,22 +97,22 @@ def gpipe(num_stages: int, num_microbatches: int) -> Schedule:
 
 
 def one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
-    """The fewest activations with which no stage waits for another, as long as transfers take no time."""
+    """1F1B: the fewest activations with which no stage waits, if transfers take no time."""
     return warmed_up(shallow(num_stages, num_microbatches), num_microbatches)
 
 
 def eager_1f1b(num_stages: int, num_microbatches: int) -> Schedule:
-    """Forwards run one micro-batch a stage ahead, so that a forward transfer can last as long as F + B unseen."""
+    """Forwards run one micro-batch per stage ahead, so that forward transfers up to F + B long are hidden."""
     return warmed_up(deep(num_stages, num_microbatches), num_microbatches)
 
 
 def shallow(num_stages: int, num_microbatches: int) -> list[int]:
-    """1F1B's warm-up, by stage."""
+    """The warm-up of 1F1B, by stage."""
     return [min(num_microbatches, num_stages - stage) for stage in range(num_stages)]
 
 
 def deep(num_stages: int, num_microbatches: int) -> list[int]:
-    """Eager-1F1B's warm-up, by stage."""
+    """The warm-up of eager-1F1B, by stage."""
     return [min(num_microbatches, 2 * (num_stages - stage) - 1) for stage in range(num_stages)]
 
 
@@ -129,54 +129,54 @@ def warmed_up(warm_up: Sequence[int], num_microbatches: int) -> Schedule:
                 f"stage {stage} would wait for {depth} forwards, and the one before it runs {warm_up[stage - 1]} until "
                 "the first backward comes; give depths that don't rise"
             )
-        own = [Action(FORWARD, number) for number in range(depth)]
+        actions = [Action(FORWARD, number) for number in range(depth)]
         for number in range(num_microbatches):
-            own.append(Action(BACKWARD, number))
+            actions.append(Action(BACKWARD, number))
             if number + depth < num_microbatches:
-                own.append(Action(FORWARD, number + depth))
-        stages.append(tuple(own))
+                actions.append(Action(FORWARD, number + depth))
+        stages.append(tuple(actions))
     return Schedule(tuple(stages))
 
 
 def split(schedule: Schedule, *, delay: int = 0) -> Schedule:
     """Backward weight delaying: B becomes I, whose result is sent at once, and W, which runs during that transfer.
 
-    The first stage keeps its B: it has nobody to send to. `delay` puts W behind that many further I's, which fills the
-    bubbles at the end, and keeps as many activations more.
+    The first stage keeps its B, since it sends nothing back. `delay` puts W behind that many more I's. That fills the
+    bubbles at the end, and keeps that many more activations.
     """
     if delay < 0:
         raise ValueError(f"delay is {delay}; give 0 (W right after its I) or more")
     stages = [schedule.stages[0]]
-    for own in schedule.stages[1:]:
-        split_own: list[Action] = []
+    for actions in schedule.stages[1:]:
+        split_actions: list[Action] = []
         owed: list[int] = []
-        for action in own:
+        for action in actions:
             if action.kind != BACKWARD:
-                split_own.append(action)
+                split_actions.append(action)
                 continue
-            split_own.append(Action(INPUT, action.microbatch))
+            split_actions.append(Action(INPUT, action.microbatch))
             owed.append(action.microbatch)
             if len(owed) > delay:
-                split_own.append(Action(WEIGHT, owed.pop(0)))
-        stages.append((*split_own, *[Action(WEIGHT, number) for number in owed]))
+                split_actions.append(Action(WEIGHT, owed.pop(0)))
+        stages.append((*split_actions, *[Action(WEIGHT, number) for number in owed]))
     return Schedule(tuple(stages))
 
 
 def check(stages: Sequence[Sequence[Action]]) -> None:
-    """Raise unless every stage does everything once, in an order in which nobody waits in a circle."""
+    """Raise unless every stage does each action once, in an order that does not deadlock."""
     if not stages or not stages[0]:
         raise ValueError("a schedule needs at least one stage, and each stage at least one micro-batch")
     microbatches = {action.microbatch for action in stages[0]}
     if microbatches != set(range(len(microbatches))):
         raise ValueError(f"stage 0 has the micro-batches {sorted(microbatches)}; number them from 0, without a gap")
-    for stage, own in enumerate(stages):
-        _check_stage(stage, own, microbatches)
+    for stage, actions in enumerate(stages):
+        _check_stage(stage, actions, microbatches)
     _check_order(stages)
 
 
-def _check_stage(stage: int, own: Sequence[Action], microbatches: set[int]) -> None:
+def _check_stage(stage: int, actions: Sequence[Action], microbatches: set[int]) -> None:
     place: dict[Action, int] = {}
-    for number, action in enumerate(own):
+    for number, action in enumerate(actions):
         if action in place:
             raise ValueError(f"stage {stage} has {action} twice")
         if action.microbatch not in microbatches:
@@ -198,7 +198,7 @@ def _check_stage(stage: int, own: Sequence[Action], microbatches: set[int]) -> N
 
 
 def _check_order(stages: Sequence[Sequence[Action]]) -> None:
-    """Let all run as far as they can. What crosses several stages at once waits for no more than its neighbours do."""
+    """Run all stages as far as they can. Checking neighbours is enough: edges to distant stages wait for no more."""
     last = len(stages) - 1
     upcoming = [0] * len(stages)
     forwards: list[set[int]] = [set() for _ in stages]
@@ -206,9 +206,9 @@ def _check_order(stages: Sequence[Sequence[Action]]) -> None:
     moved = True
     while moved:
         moved = False
-        for stage, own in enumerate(stages):
-            while upcoming[stage] < len(own):
-                action = own[upcoming[stage]]
+        for stage, actions in enumerate(stages):
+            while upcoming[stage] < len(actions):
+                action = actions[upcoming[stage]]
                 if action.kind == FORWARD and stage > 0 and action.microbatch not in forwards[stage - 1]:
                     break
                 if action.sends_back and stage < last and action.microbatch not in backwards[stage + 1]:
@@ -220,7 +220,9 @@ def _check_order(stages: Sequence[Sequence[Action]]) -> None:
                 upcoming[stage] += 1
                 moved = True
     stuck = [
-        f"stage {s} at {own[at]}" for s, (own, at) in enumerate(zip(stages, upcoming, strict=True)) if at < len(own)
+        f"stage {s} at {actions[at]}"
+        for s, (actions, at) in enumerate(zip(stages, upcoming, strict=True))
+        if at < len(actions)
     ]
     if stuck:
         raise ValueError(f"stages wait for each other in a circle: {', '.join(stuck)}")

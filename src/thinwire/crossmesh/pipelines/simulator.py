@@ -1,8 +1,8 @@
-"""How long an iteration of a pipeline takes, from stage and transfer times: events in order of time. Pure.
+"""Predict how long an iteration of a pipeline takes, from stage and transfer times: an event simulation. Pure.
 
-A stage does one action at a time, in its schedule's order, each as soon as what it needs has arrived. Transfers run
-beside computation, unless they block. With `hosts` they meet at network cards: what a stage has for another goes one
-after the other, and what enters or leaves a host at a time shares its rate evenly.
+A stage runs one action at a time, in its schedule's order, each as soon as its inputs have arrived. Transfers overlap
+with computation, unless they block. With `hosts`, transfers share network cards: those from one stage to another go one
+after the other, and transfers that enter or leave a host at the same time share its rate evenly.
 """
 
 import heapq
@@ -15,7 +15,7 @@ from thinwire.crossmesh.pipelines.timeline import Span, Timeline
 
 @dataclass(frozen=True)
 class StageCost:
-    """Seconds of a stage's actions on one micro-batch, and the bytes of activations it keeps for one."""
+    """How long a stage's actions take on one micro-batch, and how many bytes of activations it keeps for it."""
 
     forward_s: float
     backward_s: float
@@ -24,13 +24,13 @@ class StageCost:
     activation_bytes: int = 0
 
     def seconds(self, kind: str) -> float:
-        own = {FORWARD: self.forward_s, BACKWARD: self.backward_s, INPUT: self.input_s, WEIGHT: self.weight_s}
-        return own[kind]
+        seconds_of = {FORWARD: self.forward_s, BACKWARD: self.backward_s, INPUT: self.input_s, WEIGHT: self.weight_s}
+        return seconds_of[kind]
 
 
 @dataclass(frozen=True)
 class WireCost:
-    """A tensor that `source` makes and `destination`, any later stage, reads; seconds there and its gradient's back."""
+    """A tensor that `source` makes and `destination`, any later stage, reads. Times are its own and its gradient's."""
 
     name: str
     source: int
@@ -41,7 +41,7 @@ class WireCost:
 
 @dataclass(frozen=True)
 class Costs:
-    """hosts[i] is stage i's host; none given: transfers never meet, as they never do between stages of one host."""
+    """hosts[i] is stage i's host. Without hosts, transfers never share a link, as between stages of one host."""
 
     stages: tuple[StageCost, ...]
     wires: tuple[WireCost, ...]
@@ -57,7 +57,7 @@ class Costs:
         if self.hosts and len(self.hosts) != len(self.stages):
             raise ValueError(f"{len(self.hosts)} hosts for {len(self.stages)} stages; give one for each, or none")
         times = [
-            getattr(each, name) for each in self.stages for name in ("forward_s", "backward_s", "input_s", "weight_s")
+            getattr(stage, name) for stage in self.stages for name in ("forward_s", "backward_s", "input_s", "weight_s")
         ]
         times += [seconds for wire in self.wires for seconds in (wire.forward_s, wire.backward_s)]
         if not all(0 <= seconds < float("inf") for seconds in times):
@@ -65,14 +65,14 @@ class Costs:
 
 
 def chain(num_stages: int, *, forward_s: float, backward_s: float, transfer_s: float) -> Costs:
-    """Equal stages, each sending to the next; B's two parts take half of it each."""
+    """Equal stages, each sending to the next. The two parts of B take half its time each."""
     stage = StageCost(forward_s, backward_s, backward_s / 2, backward_s / 2)
     wires = [WireCost(f"h{number}", number - 1, number, transfer_s, transfer_s) for number in range(1, num_stages)]
     return Costs((stage,) * num_stages, tuple(wires))
 
 
 def simulate(schedule: Schedule, costs: Costs, *, blocking: bool = False) -> Timeline:
-    """`blocking`: a stage stands still until what it sends has arrived."""
+    """Simulate one iteration. With `blocking`, a stage waits until what it sends has arrived."""
     if schedule.num_stages != len(costs.stages):
         raise ValueError(f"the schedule has {schedule.num_stages} stages, costs are of {len(costs.stages)}")
     return _Simulation(schedule, costs, blocking).run()
@@ -80,17 +80,17 @@ def simulate(schedule: Schedule, costs: Costs, *, blocking: bool = False) -> Tim
 
 @dataclass
 class _Sending:
-    """A transfer that waits for its turn, or is under way."""
+    """A transfer that is queued or under way."""
 
     wire: WireCost
     kind: str
     microbatch: int
-    left_s: float = 0.0  # if it had its links to itself
+    left_s: float = 0.0  # seconds left if nothing else used its links
     begun_s: float | None = None
 
     @property
     def ends(self) -> tuple[int, int]:
-        """Who sends, who receives."""
+        """The sending and the receiving stage."""
         forward = self.kind == FORWARD
         return (self.wire.source, self.wire.destination) if forward else (self.wire.destination, self.wire.source)
 
@@ -102,8 +102,8 @@ class _Simulation:
         self._upcoming = [0] * n
         self._busy = [False] * n
         self._missing = [self._needs(stage) for stage in range(n)]
-        self._outboxes: dict[tuple[int, int], list[_Sending]] = {}  # by the two ends; the first is under way
-        self._beside: list[int] = [0] * n  # by sender: under way and meeting nobody
+        self._outboxes: dict[tuple[int, int], list[_Sending]] = {}  # by (sender, receiver); the first is under way
+        self._beside: list[int] = [0] * n  # by sender: transfers under way that share no link
         self._events: list[tuple[float, int, Action | _Sending, int]] = []  # time, a tie-break, what ends, its stage
         self._count = 0
         self._spans: list[Span] = []
@@ -116,8 +116,8 @@ class _Simulation:
             arrivals = [(now + box[0].left_s / rates[ends], ends) for ends, box in self._outboxes.items() if box]
             arrival, ends = min(arrivals, default=(float("inf"), (0, 0)))
             upcoming = min(arrival, self._events[0][0] if self._events else float("inf"))
-            for each, rate in rates.items():
-                self._outboxes[each][0].left_s -= (upcoming - now) * rate
+            for transfer_ends, rate in rates.items():
+                self._outboxes[transfer_ends][0].left_s -= (upcoming - now) * rate
             now = upcoming
             if arrival <= now:
                 self._arrived(self._outboxes[ends].pop(0), now)
@@ -136,22 +136,22 @@ class _Simulation:
         return Timeline(tuple(self._spans), tuple(peaks), tuple(sizes))
 
     def _needs(self, stage: int) -> dict[tuple[str, int], int]:
-        """How many tensors each forward and backward still waits for."""
+        """The number of tensors that each forward and backward still waits for."""
         incoming = sum(wire.destination == stage for wire in self._costs.wires)
         back = sum(wire.source == stage for wire in self._costs.wires)
         numbers = range(self._schedule.num_microbatches)
         return {(FORWARD, k): incoming for k in numbers} | {(BACKWARD, k): back for k in numbers}
 
     def _start_all(self, now: float) -> None:
-        """Whatever can start, does."""
+        """Start all transfers and actions that can start."""
         for box in self._outboxes.values():
             if box and box[0].begun_s is None:
                 box[0].begun_s = now
-        for stage, own in enumerate(self._schedule.stages):
+        for stage, actions in enumerate(self._schedule.stages):
             unsent = self._beside[stage] + sum(len(box) for ends, box in self._outboxes.items() if ends[0] == stage)
-            if self._busy[stage] or self._upcoming[stage] == len(own) or (self._blocking and unsent):
+            if self._busy[stage] or self._upcoming[stage] == len(actions) or (self._blocking and unsent):
                 continue
-            action = own[self._upcoming[stage]]
+            action = actions[self._upcoming[stage]]
             waits_for = FORWARD if action.kind == FORWARD else BACKWARD
             if action.kind == WEIGHT or not self._missing[stage][waits_for, action.microbatch]:
                 seconds = self._costs.stages[stage].seconds(action.kind)
@@ -188,14 +188,14 @@ class _Simulation:
         self._spans.append(Span(sender, sending.kind, sending.microbatch, sending.begun_s, now, sending.wire.name))
 
     def _hosts(self, sending: _Sending) -> tuple[int, int] | None:
-        """Whose cards it goes through; None for none."""
+        """The hosts whose network cards it passes through, or None inside a host."""
         if not self._costs.hosts:
             return None
         out, into = (self._costs.hosts[stage] for stage in sending.ends)
         return (out, into) if out != into else None
 
     def _rates(self) -> dict[tuple[int, int], float]:
-        """Of what is under way, as a share of what each would have alone: max-min fair over the cards."""
+        """Rates of transfers under way, as shares of the rate that each has alone: max-min fair over network cards."""
         cards: dict[tuple[str, int], set[tuple[int, int]]] = {}
         for ends, box in self._outboxes.items():
             hosts = self._hosts(box[0]) if box else None
@@ -205,13 +205,13 @@ class _Simulation:
         free = dict.fromkeys(cards, 1.0)
         rates: dict[tuple[int, int], float] = {}
         while any(cards.values()):
-            # The fullest card holds its transfers back; what they leave on others is theirs.
+            # The fullest card limits its transfers. What they leave unused on other cards goes to the others there.
             fullest = min((card for card in cards if cards[card]), key=lambda card: free[card] / len(cards[card]))
             rate = free[fullest] / len(cards[fullest])
             for ends in list(cards[fullest]):
                 rates[ends] = rate
-                for card, own in cards.items():
-                    if ends in own:
-                        own.remove(ends)
+                for card, users in cards.items():
+                    if ends in users:
+                        users.remove(ends)
                         free[card] = max(0.0, free[card] - rate)
         return rates

@@ -1,10 +1,10 @@
-"""A stage's backward in two parts: gradients of its inputs first, those of linear layers' weights later.
+"""A stage's backward in two parts: gradients of its inputs first, gradients of linear layers' weights later.
 
-Inside `deferring`, linear layers note in their backward what their weights' gradients are made of, instead of making
-them; `finish` makes them. So both parts together do what one backward does, no more. (torch's own way, two walks over
-the graph, costs 1.2 to 1.3 times as much.) Other weights, norms' and embeddings', get theirs in the first part: they
-are a hundredth of the work. So do a linear layer's whose weights have hooks: only autograd's own pass calls them.
-(Those on a weight's AccumulateGrad node, as DDP's are, can't be seen from here, and are not called by the second part.)
+Inside `deferring`, the backward of a linear layer only records what its weights' gradients are computed from; `finish`
+computes them. So both parts together do the work of one backward, no more. (torch's own method, two walks over the
+graph, costs 1.2 to 1.3 times as much.) Other weights, of norms and embeddings, get their gradients in the first part:
+they are a hundredth of the work. So do the weights of linear layers with hooks, which only autograd's own pass calls.
+(Hooks on a weight's AccumulateGrad node, such as DDP's, can't be seen from here; the second part doesn't call them.)
 """
 
 import threading
@@ -23,13 +23,13 @@ _here = threading.local()
 
 @dataclass
 class Rest:
-    """What is left to do after the first part: for each linear layer its input, its output's gradient, its weights."""
+    """What is left for the second part: for each linear layer its input, its output's gradient and its weights."""
 
     layers: list[tuple[Tensor, Tensor, nn.Parameter, nn.Parameter | None]] = field(default_factory=list)
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Gradients of the weights, added to what they have."""
+        """Compute the weights' gradients and add them to `.grad`."""
         while self.layers:
             x_ND, g_NC, weight, bias = self.layers.pop()
             if weight.requires_grad:
@@ -44,11 +44,11 @@ class Rest:
 
 @contextmanager
 def deferring(rest: Rest) -> Iterator[None]:
-    """Linear layers that are called in here, on this thread, leave their weights' gradients to `rest`.
+    """Linear layers called inside, on this thread, leave their weights' gradients to `rest`.
 
-    Theirs whose weights are parameters: what is made from others (a weight norm's) has its gradient to hand on at once.
+    Only if the weights are parameters: a computed weight (of a weight norm) must pass its gradient on at once.
     """
-    functional.linear = _linear  # modules look it up at each call; other threads get the plain one from it
+    functional.linear = _linear  # modules look it up at each call; on other threads it calls the plain one
     _here.rest = rest
     try:
         yield
@@ -62,24 +62,24 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     fits = _is_plain(weight) and (bias is None or _is_plain(bias)) and not weight.is_complex()
     if rest is None or not fits or not torch.is_grad_enabled() or torch.is_autocast_enabled(input.device.type):
         return _plain(input, weight, bias)
-    # Flat from the start: where that takes a copy, both parts use the same one. Outside of the function, whose output
-    # must be no view: what follows may work in place.
+    # Flattened first: if that makes a copy, both parts share it. Done outside the function, whose output must not be a
+    # view: later operations may change it in place.
     out: Tensor = _Linear.apply(input.reshape(-1, input.shape[-1]), weight, bias, rest)  # type: ignore[no-untyped-call]
     return out.view(*input.shape[:-1], len(weight)) if input.dim() != 2 else out
 
 
 def _is_plain(weight: Tensor) -> bool:
-    """A parameter whose gradient nobody waits for."""
+    """Whether it is a parameter without hooks on its gradient."""
     return type(weight) is nn.Parameter and not _is_hooked(weight)
 
 
 def _is_hooked(weight: Tensor) -> bool:
-    """Those of `register_hook`, and of `register_post_accumulate_grad_hook`."""
+    """Whether it has hooks from `register_hook` or `register_post_accumulate_grad_hook`."""
     return bool(weight._backward_hooks or weight._post_accumulate_grad_hooks)
 
 
 class _Linear(torch.autograd.Function):
-    """A linear layer that notes what its weights' gradients are made of."""
+    """A linear layer that records what its weights' gradients are computed from."""
 
     @staticmethod
     def forward(ctx: Any, x_ND: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, rest: Rest) -> Tensor:
@@ -92,7 +92,7 @@ class _Linear(torch.autograd.Function):
         (x_ND,) = ctx.saved_tensors
         weight, bias = ctx.weight, ctx.bias
         g_ND = g_NC @ weight if ctx.needs_input_grad[0] else None
-        if _is_hooked(weight) or (bias is not None and _is_hooked(bias)):  # since the forward
+        if _is_hooked(weight) or (bias is not None and _is_hooked(bias)):  # hooks added since the forward
             wanted = ctx.needs_input_grad
             return g_ND, g_NC.t() @ x_ND if wanted[1] else None, g_NC.sum(dim=0) if wanted[2] else None, None
         ctx.rest.layers.append((x_ND, g_NC, weight, bias))

@@ -1,4 +1,4 @@
-"""What happened when in one iteration of a pipeline, simulated or measured: drawn as text, or as a trace for Perfetto.
+"""When each action of a pipeline's iteration ran, simulated or measured: drawn as text, or as a trace for Perfetto.
 
 Pure.
 """
@@ -19,7 +19,7 @@ LEGEND = "F= forward   B# backward   I+ its input part   W~ its weight part   . 
 
 @dataclass(frozen=True)
 class Span:
-    """An action of a stage, or, where `wire` has a name, a transfer that a stage sends."""
+    """An action of a stage or, if `wire` is set, a transfer that the stage sends."""
 
     stage: int
     kind: str
@@ -35,7 +35,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One iteration. `peak_activations` counts micro-batches a stage keeps, `peak_bytes` what they weigh."""
+    """One iteration. `peak_activations` is the most micro-batches each stage keeps, `peak_bytes` their size."""
 
     spans: tuple[Span, ...]
     peak_activations: tuple[int, ...]
@@ -55,7 +55,7 @@ class Timeline:
         return busy / self.seconds
 
     def draw(self) -> str:
-        """A row a stage, in proportion, at most 100 columns wide."""
+        """One row per stage, to scale, at most 100 columns wide."""
         head = len(f"r{self.num_stages - 1} ")
         width = COLUMNS - head
         scale = width / self.seconds if self.seconds else 0.0
@@ -72,7 +72,7 @@ class Timeline:
 
 
 def write_trace(path: Path, timelines: Mapping[str, Timeline]) -> None:
-    """For ui.perfetto.dev: a process for each timeline (predicted, measured), a lane for each stage and wire."""
+    """Write a trace for ui.perfetto.dev: a process per timeline (predicted, measured), a lane per stage and wire."""
     events: list[dict[str, Any]] = []
     for process, (name, timeline) in enumerate(timelines.items(), start=1):
         events.append({"name": "process_name", "ph": "M", "pid": process, "args": {"name": name}})

@@ -10,7 +10,7 @@ from thinwire.crossmesh.pipelines.timeline import Timeline
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Forwards before the first backward, by stage; the schedule that follows, and what it takes."""
+    """Forwards before the first backward, by stage; the schedule that follows, and its simulated timeline."""
 
     depths: tuple[int, ...]
     schedule: Schedule
@@ -20,9 +20,9 @@ class WarmUp:
 def warm_up_under(
     budget_bytes: Sequence[int], costs: Costs, num_microbatches: int, *, weight_delay: bool = True
 ) -> WarmUp:
-    """The fastest depths whose activations stay within budget_bytes[i] on stage i, and of equally fast ones the least.
+    """The fastest depths whose activations stay within budget_bytes[i] on stage i; of equally fast ones, the smallest.
 
-    Raises where even 1F1B's do not fit, and says on which stage by how much.
+    Raises if even 1F1B does not fit, and says on which stage and how many bytes it needs.
     """
     n = len(costs.stages)
     if len(budget_bytes) != n:
@@ -34,12 +34,12 @@ def warm_up_under(
                 f"stage {stage}: 1F1B keeps {depth} activations of {cost.activation_bytes:,} bytes, the budget is "
                 f"{budget:,}; give {depth * cost.activation_bytes:,} bytes, smaller micro-batches or fewer stages"
             )
-    found = _tried(_largest(budget_bytes, costs, num_microbatches), num_microbatches, costs, weight_delay)
-    return _trimmed(found, least, num_microbatches, costs, weight_delay)
+    deepest = _tried(_largest(budget_bytes, costs, num_microbatches), num_microbatches, costs, weight_delay)
+    return _trimmed(deepest, least, num_microbatches, costs, weight_delay)
 
 
 def _largest(budget_bytes: Sequence[int], costs: Costs, num_microbatches: int) -> tuple[int, ...]:
-    """As deep as memory and eager-1F1B allow. Depths must not rise, so a tight stage holds back those behind it."""
+    """As deep as memory and eager-1F1B allow. Depths must not rise, so a stage with little memory limits later ones."""
     depths: list[int] = []
     for wanted, budget, cost in zip(deep(len(costs.stages), num_microbatches), budget_bytes, costs.stages, strict=True):
         fits = budget // cost.activation_bytes if cost.activation_bytes else wanted
@@ -47,20 +47,21 @@ def _largest(budget_bytes: Sequence[int], costs: Costs, num_microbatches: int) -
     return tuple(depths)
 
 
-def _trimmed(found: WarmUp, least: Sequence[int], num_microbatches: int, costs: Costs, weight_delay: bool) -> WarmUp:
-    """Take a forward from one stage after the other for as long as that costs no time: memory for nothing."""
+def _trimmed(best: WarmUp, least: Sequence[int], num_microbatches: int, costs: Costs, weight_delay: bool) -> WarmUp:
+    """Reduce depths one at a time as long as it costs no time: saves memory for free."""
     shallower = True
     while shallower:
         shallower = False
-        for stage, depth in enumerate(found.depths):
-            behind = found.depths[stage + 1] if stage + 1 < len(found.depths) else 0
+        for stage, depth in enumerate(best.depths):
+            behind = best.depths[stage + 1] if stage + 1 < len(best.depths) else 0
             if depth - 1 < max(least[stage], behind):
                 continue
-            depths = (*found.depths[:stage], depth - 1, *found.depths[stage + 1 :])
-            other = _tried(depths, num_microbatches, costs, weight_delay)
-            if other.timeline.seconds <= found.timeline.seconds * (1 + 1e-9):  # sums in another order
-                found, shallower = other, True
-    return found
+            depths = (*best.depths[:stage], depth - 1, *best.depths[stage + 1 :])
+            candidate = _tried(depths, num_microbatches, costs, weight_delay)
+            # The tolerance is needed because times are summed in another order.
+            if candidate.timeline.seconds <= best.timeline.seconds * (1 + 1e-9):
+                best, shallower = candidate, True
+    return best
 
 
 def _tried(depths: tuple[int, ...], num_microbatches: int, costs: Costs, weight_delay: bool) -> WarmUp:

@@ -1,7 +1,7 @@
 """Gradients of weights that several ranks have: added up over a stage's ranks, and over stages that tie them.
 
-Ranks of a stage that share a batch have each a part of its gradients; each sum is made once and handed to all, so that
-they stay equal bit for bit. A weight that no rank has a gradient of keeps None.
+If a stage's ranks split a batch, each has a part of the gradients. Each sum is computed once and sent to all, so that
+ranks stay equal bit for bit. If no rank has a gradient of a weight, its gradient stays None.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ from thinwire.links import Door
 
 
 class Weights:
-    """A module's, around a step: `begin`, the step's backwards, `sum`."""
+    """The weights of a rank's module. Around each step, call `begin`, run the backwards, call `sum`."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Weights:
         network: Network,
         door: Door,
     ) -> None:
-        self._weights = [each for each in module.parameters() if each.requires_grad]
+        self._weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._stages, self._stage, self._network, self._door = stages, stage, network, door
         named = dict(module.named_parameters(remove_duplicate=False))
         for tie in tied:
@@ -39,28 +39,28 @@ class Weights:
         self._before: list[Tensor | None] | None = None
 
     def begin(self) -> None:
-        """Put gradients of earlier steps aside, where they must not be added up again."""
+        """Set gradients of earlier steps aside if this step's are summed, so that they are not summed again."""
         self._before = None
         if self._stages[self._stage].shares or self._tied:
-            self._before = [each.grad for each in self._weights]
-            for each in self._weights:
-                each.grad = None
+            self._before = [parameter.grad for parameter in self._weights]
+            for parameter in self._weights:
+                parameter.grad = None
 
     def sum(self, loss: Tensor) -> Tensor:
-        """Gradients in place; the loss over all of the stage's ranks."""
+        """Sum the gradients in place. Returns the loss over all ranks of the stage."""
         if self._stages[self._stage].shares:
             loss = self._over_ranks(loss)
         for number, tie, weight in self._tied:
             self._over_stages(number, tie, weight)
         if self._before is not None:
-            for each, before in zip(self._weights, self._before, strict=True):
+            for parameter, before in zip(self._weights, self._before, strict=True):
                 if before is not None:
-                    each.grad = before if each.grad is None else before + each.grad
+                    parameter.grad = before if parameter.grad is None else before + parameter.grad
             self._before = None
         return loss
 
     def _over_ranks(self, loss: Tensor) -> Tensor:
-        has = [each.grad is not None for each in self._weights]
+        has = [parameter.grad is not None for parameter in self._weights]
         facts = torch.tensor([float(loss), *map(float, has)], dtype=torch.float64)
         facts = self._added(facts, "facts")
         by_dtype: defaultdict[torch.dtype, list[nn.Parameter]] = defaultdict(list)
@@ -68,9 +68,9 @@ class Weights:
             if anywhere:
                 by_dtype[weight.dtype].append(weight)
         for dtype, weights in by_dtype.items():
-            parts = [torch.zeros_like(each) if each.grad is None else each.grad for each in weights]
+            parts = [torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in weights]
             total = self._added(torch.cat([part.reshape(-1) for part in parts]), str(dtype))
-            for weight, part in zip(weights, total.split([each.numel() for each in weights]), strict=True):
+            for weight, part in zip(weights, total.split([parameter.numel() for parameter in weights]), strict=True):
                 weight.grad = part.view_as(weight)
         return facts[0].to(loss.dtype)
 
@@ -83,17 +83,17 @@ class Weights:
         return total
 
     def _over_stages(self, number: int, tie: Mapping[int, str], weight: nn.Parameter) -> None:
-        """Each stage's to each other, added in the stages' order, the same everywhere."""
-        own = torch.zeros_like(weight) if weight.grad is None else weight.grad.contiguous()
+        """Send each stage's gradient to the others; added in the stages' order, so that all ranks have equal sums."""
+        own_gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad.contiguous()
         shape, ends = tuple(weight.shape), sorted(tie)
         handles = {}
         for source in ends:
             for target in ends:
                 if source != target and self._stage in (source, target):
-                    # Every rank of a stage has all of it by now.
+                    # By now every rank of a stage has the stage's full gradient.
                     ranks = self._stages[source].ranks, self._stages[target].ranks
-                    there, here = (StageRanks(each, REPLICATED).layout(shape) for each in ranks)
-                    x = own if source == self._stage else None
+                    there, here = (StageRanks(stage_ranks, REPLICATED).layout(shape) for stage_ranks in ranks)
+                    x = own_gradient if source == self._stage else None
                     name = f"pipeline tied {number} {source}>{target}"
                     handles[source, target] = moved(
                         there,
@@ -105,7 +105,7 @@ class Weights:
                         name=name,
                         device=weight.device,
                     )
-        parts = {self._stage: own}
+        parts = {self._stage: own_gradient}
         for (source, _), handle in handles.items():
             tile = handle.wait()
             if tile is not None:
