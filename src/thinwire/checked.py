@@ -39,8 +39,8 @@ def strictly(content: Any, kind: type[T]) -> T:
 def leniently(content: Any, kind: type[T]) -> T | None:
     """The content as a value of this type, with the default for each field that is missing or does not fit.
 
-    Items of lists and entries of tables that do not fit are left out. A Struct does not fit if one of its fields without
-    a default does not. If the whole content does not fit, the result is None.
+    Items of lists and entries of tables that do not fit are left out. A Struct does not fit if one of its fields
+    without a default does not. If the whole content does not fit, the result is None.
     """
     value = _fitting(content, kind)
     return None if value is MISSING else value

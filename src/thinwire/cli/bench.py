@@ -83,9 +83,9 @@ class Bench:
             raise ValueError(f"--threads is {self.threads}; this machine has {cores} cores, and more would only wait")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"--seed is {self.seed}; give 0 or more, below 2**63")
-        if (needed := codec_bench.memory_bytes(self.rows, self.columns)) > (there := _memory_bytes()):
+        if (needed := codec_bench.memory_bytes(self.rows, self.columns)) > (total := _memory_bytes()):
             raise ValueError(
-                f"{self.rows} x {self.columns} needs about {needed / 1e9:.1f} GB, this machine has {there / 1e9:.1f}; "
+                f"{self.rows} x {self.columns} needs about {needed / 1e9:.1f} GB, this machine has {total / 1e9:.1f}; "
                 "give fewer --rows or --columns"
             )
 

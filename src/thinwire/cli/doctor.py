@@ -103,10 +103,10 @@ def _memory() -> Finding:
         return Finding("memory", NOTE, "not known on this system")
     lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
     free, total = (1024 * int(lines[name].split()[0]) for name in ("MemAvailable", "MemTotal"))
-    found = f"{free / 1e9:.1f} GB free of {total / 1e9:.1f}"
+    text = f"{free / 1e9:.1f} GB free of {total / 1e9:.1f}"
     if free < LITTLE_MEMORY_BYTES:
-        return Finding("memory", NOTE, found, "use fewer --workers, or a smaller graph, for a start")
-    return Finding("memory", GOOD, found)
+        return Finding("memory", NOTE, text, "use fewer --workers, or a smaller graph, for a start")
+    return Finding("memory", GOOD, text)
 
 
 def _gpus(build: TorchBuild) -> Finding:
@@ -126,8 +126,8 @@ def _gpus(build: TorchBuild) -> Finding:
 
 def _backends(build: TorchBuild) -> Finding:
     if "gloo" not in build.backends:
-        found = ", ".join(build.backends) or "none"
-        return Finding("backends", MISSING, found, "install a torch that was built with gloo")
+        text = ", ".join(build.backends) or "none"
+        return Finding("backends", MISSING, text, "install a torch that was built with gloo")
     return Finding("backends", GOOD, ", ".join(build.backends))
 
 

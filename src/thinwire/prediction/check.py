@@ -47,8 +47,8 @@ def run(case: Case, *, on_progress: Callable[[float, str], None] = lambda share,
         def on_part(part: float, what: str, begun: float = begun, share: float = share, rate: str = rate) -> None:
             on_progress(begun + part * share, f"{rate}: {what}")
 
-        there = replace(case, workload="fullgraph", rate=rate, settings=_without_rates(case.settings))
-        result = harness.run(there, on_progress=on_part)
+        at_rate = replace(case, workload="fullgraph", rate=rate, settings=_without_rates(case.settings))
+        result = harness.run(at_rate, on_progress=on_part)
         rows += beside(result.rows, predictions[rate], rate)
         failed = failed or result.failed
     return CaseResult(case, rows, failed)

@@ -248,8 +248,8 @@ class Run(ABC):
         sums = torch.tensor(values, dtype=torch.float64)
         return [float(value) for value in self.door.all_reduce(sums, channel="scores").wait()]
 
-    def _is_due(self, epoch: int, every: int) -> bool:
-        return (epoch + 1) % every == 0 or epoch + 1 == self.job.epochs
+    def _is_due(self, epoch: int, interval: int) -> bool:
+        return (epoch + 1) % interval == 0 or epoch + 1 == self.job.epochs
 
     def _row(self, epoch: int, loss: float, seconds: float, books: Mapping[str, ChannelBook]) -> dict[str, Any]:
         """The epoch's event: loss and counts as sums over ranks, times of this rank."""
