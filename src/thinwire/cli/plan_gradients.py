@@ -32,7 +32,7 @@ class PlanGradients:
 
     joins: ClassVar[bool] = True
     network: Annotated[str, tyro.conf.arg(metavar="NAME")] = "resnet"
-    """resnet, gpt, or package.module:function."""
+    """Network to plan for: resnet, gpt, or your own package.module:function."""
     codec: Annotated[str, tyro.conf.arg(metavar="CODECS")] = "auto"
     """Codecs, separated by commas: topk:0.01, sign, ...; auto chooses, and may choose none."""
     workers: int = 2

@@ -178,7 +178,7 @@ def parts(result: Mapping[str, Any]) -> Table:
 
 
 def _short(number: int) -> str:
-    """At most six characters wide up to a billion."""
+    """The number in at most six characters, up to a billion."""
     for unit, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if number >= 100 * unit:
             return f"{number / unit:,.0f}{letter}"

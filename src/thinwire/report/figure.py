@@ -117,7 +117,7 @@ def layout(height: int = 340, **more: Any) -> dict[str, Any]:
 
 
 def thinned(points: Sequence[Any], most: int = POINTS) -> list[Any]:
-    """At most so many points, evenly chosen, with the first and the last."""
+    """At most `most` of the points, evenly chosen, with the first and the last."""
     if len(points) <= most:
         return list(points)
     return [points[round(at * (len(points) - 1) / (most - 1))] for at in range(most)]

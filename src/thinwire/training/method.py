@@ -38,7 +38,7 @@ class Method:
         return 9
 
     def for_layers(self, layers: int) -> Self:
-        """This method as a run with so many layers uses it."""
+        """This method as a run with this number of layers uses it."""
         return self
 
     def words(self) -> str:

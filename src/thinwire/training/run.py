@@ -164,7 +164,7 @@ class Run(ABC):
             self.save()
 
     def save(self, steps: int = 0) -> None:
-        """Write a checkpoint, after so many steps of the epoch under way."""
+        """Write a checkpoint; `steps` are those done in the epoch under way, 0 between epochs."""
         point = Point(self.done, steps)
         expect_finite_weights(self.model, self.done)  # the same on every rank
         own_facts, own_tensors = self.state()
