@@ -87,7 +87,7 @@ def test_training_brings_nothing_of_what_it_does_not_use() -> None:
 
 
 def test_doctor_says_of_torch_what_torch_says() -> None:
-    assert torch_build.torch_build() == torch_build._asked()
+    assert torch_build.torch_build() == torch_build._from_import()
 
 
 def test_doctor_without_torch_says_how_to_get_it(tmp_path: Path) -> None:

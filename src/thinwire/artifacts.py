@@ -1,4 +1,4 @@
-"""Files that stages hand to each other and to programs: JSON, stamped, written whole or not at all."""
+"""Files that stages hand to each other and to other programs: stamped JSON, written whole or not at all."""
 
 import ctypes
 import errno
@@ -15,23 +15,23 @@ from typing import IO, Any
 
 from thinwire import __version__
 
-# Of Linux's renameat2.
+# Constants of Linux's renameat2.
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 
 def stamp(*, seed: int, world_size: int) -> dict[str, Any]:
-    """What every artefact says of the run that made it."""
+    """What every artefact tells about the run that made it."""
     return {"thinwire": __version__, "seed": seed, "world_size": world_size}
 
 
 def check_writable(path: Path) -> Path:
-    """The file that `path` leads to, links followed. Raises now, not after the work, where it can't be written."""
+    """The file that `path` leads to, with links followed. Raises if it can't be written: now, not after the work."""
     target = path.resolve()
     if not target.parent.is_dir():
         raise ValueError(f"{path}: the folder {target.parent} does not exist; create it or name another file")
     if target.is_dir():
         raise ValueError(f"{path} is a folder; name a file in it")
-    # /dev/stdout may lead to an ordinary file that somebody else has open: renaming over that would cut it off.
+    # /dev/stdout may lead to an ordinary file that another process has open: a rename over it would cut that one off.
     special = path.absolute().parts[1] in ("dev", "proc", "sys")
     if special or (target.exists() and not target.is_file()):
         raise ValueError(f"{path} is no ordinary file, and a new file would take its place; name another")
@@ -46,13 +46,13 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
-    """With a checksum of its own content: a change or damage shows when it is read."""
-    content = json.loads(json.dumps(content))  # as it will be read: the checksum is of that
+    """Write JSON with a checksum of its content, so that reading it detects a change or damage."""
+    content = json.loads(json.dumps(content))  # the checksum is of the content as it will be read
     write_json(path, {**content, "checksum": _checksum(content)})
 
 
 def read_sealed(path: Path, kind: str, version: int) -> dict[str, Any]:
-    """What `write_sealed` wrote, of this `format` and `version`. A ValueError names the file and what is wrong."""
+    """Read what `write_sealed` wrote, with this `format` and `version`. A ValueError names the file and the problem."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -77,10 +77,10 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file beside `path`, renamed to it at the end: a reader sees the old content or the new, never half."""
+    """A new file beside `path`, renamed to it at the end: a reader sees the old or the new content, never half."""
     path = check_writable(path)
     temporary = _beside(path)
-    # By the umask, as any other file; one that takes another's place has that one's mode.
+    # A new file's mode follows the umask, as any other's. If it replaces a file, it takes that file's mode below.
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -95,13 +95,13 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def _beside(path: Path, more: str = "") -> Path:
-    """A hidden name that nobody else has."""
-    return path.with_name(f".{path.name}.{more}{secrets.token_hex(8)}")
+def _beside(path: Path, prefix: str = "") -> Path:
+    """A hidden name beside `path` that no other process uses."""
+    return path.with_name(f".{path.name}.{prefix}{secrets.token_hex(8)}")
 
 
 def check_folder(path: Path, known: Callable[[str], bool]) -> Path:
-    """The folder that `path` leads to. Raises where it is no folder, not ours to write, or holds what is not known."""
+    """The folder that `path` leads to. Raises if it is no folder, is not writable or has a file that is not `known`."""
     target = path.resolve()
     if target.exists() and not target.is_dir():
         raise ValueError(f"{path} is no folder; name another")
@@ -119,10 +119,10 @@ def check_folder(path: Path, known: Callable[[str], bool]) -> Path:
 
 @contextmanager
 def new_folder(path: Path, known: Callable[[str], bool]) -> Iterator[Path]:
-    """A folder beside `path` that takes its place at the end. What was there must be `known`, by name: it goes.
+    """A folder beside `path` that takes its place at the end. Files in the old folder must be `known` by name: it goes.
 
-    In one step where the system can exchange two names (Linux does on its own file systems): a crash leaves the old one
-    or the new one.
+    The exchange is one step if the system can exchange two names, as Linux can on its own file systems: then a crash
+    leaves the old folder or the new one.
     """
     path = check_folder(path, known)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def new_folder(path: Path, known: Callable[[str], bool]) -> Iterator[Path]:
         yield temporary
         by_umask = temporary.stat().st_mode & 0o666
         for written in temporary.iterdir():
-            written.chmod(by_umask)  # whoever wrote it may have been stricter
+            written.chmod(by_umask)  # the writer may have set a stricter mode
             _sync(written)
         _sync(temporary)
         if path.exists():
@@ -142,17 +142,17 @@ def new_folder(path: Path, known: Callable[[str], bool]) -> Iterator[Path]:
             temporary.replace(path)
         _sync(path.parent)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # after an exchange: the old one
+        shutil.rmtree(temporary, ignore_errors=True)  # after an exchange, this is the old folder
 
 
 def _sweep(path: Path) -> None:
-    """Remove what killed processes left half done beside it."""
-    for left in path.parent.glob(f".{path.name}.*"):
-        owner, _, host = left.name.removeprefix(f".{path.name}.").partition(".")
-        if not host.startswith(f"{socket.gethostname()}."):  # another machine's, on a disk that both see
+    """Remove the half-written folders that killed processes left beside `path`."""
+    for leftover in path.parent.glob(f".{path.name}.*"):
+        owner, _, host = leftover.name.removeprefix(f".{path.name}.").partition(".")
+        if not host.startswith(f"{socket.gethostname()}."):  # another machine's, on a shared disk
             continue
         if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
@@ -166,7 +166,7 @@ def _sync(path: Path) -> None:
 def _exchange(first: Path, second: Path) -> None:
     if _renameat2(first, second):
         return
-    # Where the system can't exchange two names there is a moment without the second.
+    # If the system can't exchange two names, there is a moment without `second`.
     aside = first.with_name(first.name + ".old")
     second.rename(aside)
     try:
@@ -178,7 +178,7 @@ def _exchange(first: Path, second: Path) -> None:
 
 
 def _renameat2(first: Path, second: Path) -> bool:
-    """Whether the system has exchanged the two names; False where it can't."""
+    """Exchange the two names in one step; False if the system can't."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         return False

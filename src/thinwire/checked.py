@@ -1,7 +1,7 @@
-"""Content of JSON and TOML files as values of a type: strictly, or so that what does not fit counts as missing.
+"""Converts the content of JSON and TOML files to typed values: strictly, or with values that do not fit left out.
 
 A type is a dataclass or a msgspec.Struct, of numbers, strings, tables and lists (docs/decisions/0020-checked-json.md).
-Keys that it does not have are passed over, unless the Struct forbids them: newer versions write more.
+Unknown keys are ignored, since newer versions write more keys, unless the Struct forbids them.
 """
 
 import re
@@ -29,7 +29,7 @@ MISSING = object()
 
 
 def strictly(content: Any, kind: type[T]) -> T:
-    """The content as a value of this type. A ValueError names the key, what was there and what would fit."""
+    """The content as a value of this type. A ValueError names the key, its value and what would fit."""
     try:
         return msgspec.convert(content, kind, str_keys=True)
     except msgspec.ValidationError as error:
@@ -39,11 +39,11 @@ def strictly(content: Any, kind: type[T]) -> T:
 def leniently(content: Any, kind: type[T]) -> T | None:
     """The content as a value of this type, with the default for each field that is missing or does not fit.
 
-    Items of lists and entries of tables that do not fit are left out, as is a Struct of which a field without a default
-    does not fit: that is None where it is the whole content.
+    Items of lists and entries of tables that do not fit are left out. A Struct does not fit if one of its fields
+    without a default does not. If the whole content does not fit, the result is None.
     """
-    made = _fitting(content, kind)
-    return None if made is MISSING else made
+    value = _fitting(content, kind)
+    return None if value is MISSING else value
 
 
 def _fitting(value: Any, kind: Any) -> Any:
@@ -92,7 +92,7 @@ def _fitting_entries(table: Mapping[str, Any], key_kind: Any, item_kind: Any) ->
 
 
 def _explained(message: str, content: Any, kind: type) -> str:
-    """The library's message in our words, with the value that it leaves out: "hosts is 0; give a whole number >= 1"."""
+    """msgspec's message in our words, with the value, which msgspec omits: "hosts is 0; give a whole number >= 1"."""
     message, _, place = message.partition(" - at ")
     path = place.split("`$")[-1].rstrip("`")
     name = path.removeprefix(".") or "it"
@@ -103,7 +103,7 @@ def _explained(message: str, content: Any, kind: type) -> str:
         return f"unknown key {match[1]!r}; known are {known}"
     message = re.sub(r", got `\w+`$", "", message).removeprefix("Expected ")
     wanted = re.sub(r"`(\w+)`", lambda word: WORDS.get(word[1], word[1]), message)
-    if "[...]" in path or place.startswith("`key`"):  # the library does not tell which entry of the table
+    if "[...]" in path or place.startswith("`key`"):  # msgspec does not tell which entry of the table
         return f"{name} is of another kind; give {wanted}"
     for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", path):
         content = content[key] if key else content[int(number)]

@@ -1,10 +1,10 @@
-"""How a process that has joined a job ends after an error: as Python ends, but not by way of what would hang or abort.
+"""Ends a process that has joined a job after an error: like Python's own end, but without what would hang or abort.
 
-gloo has no way to give an operation up. One that waits for a rank which never comes keeps a thread in C++ for minutes:
-taking its group down waits for that thread, and where it comes back while the interpreter ends, it aborts the process.
-So after an error the group is never taken down. Where all transfers have ended, Python then ends by itself. Where one
-hangs, all that is registered with atexit is called, a fork, which has none of those threads, ends as Python does, and
-this process leaves at once with the exit code of that.
+gloo can't cancel an operation. An operation that waits for a lost rank keeps a thread in C++ for minutes. Destroying
+its process group would wait for that thread; and if the thread returns while the interpreter ends, it aborts the
+process. So after an error the group is never destroyed. If all transfers have ended, Python ends by itself. If one
+hangs, all functions registered with atexit are called. Then a fork, which has none of those threads, ends as Python
+does, and this process leaves at once with the fork's exit code.
 """
 
 import atexit
@@ -16,16 +16,16 @@ import threading
 import time
 import warnings
 
-# What transfers are given to end by themselves: other ranks that leave for the same error break their connections.
+# Time for transfers to end by themselves: they do when other ranks leave for the same error and connections break.
 PATIENCE_S = 2.0
-# What the fork is given. It has nothing to wait for.
+# Time for the fork to end. It has nothing to wait for.
 FORK_S = 5.0
 LOOK_S = 0.02
-THREADS = "thinwire-"  # how names of threads begin that may be in C++
+THREADS = "thinwire-"  # prefix of the names of threads that may be in C++
 
 
 class UnderWay:
-    """How many transfers of all doors have begun and not ended."""
+    """Counts the transfers under way, of all doors."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,14 +44,14 @@ transfers = UnderWay()
 
 
 def after_error(*kept: object) -> None:
-    """Have this process end well whatever still hangs. `kept` lives as long as the process."""
-    for each in kept:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+    """Let this process end even if transfers hang. The objects in `kept` live as long as the process."""
+    for kept_object in kept:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept_object))
     atexit.register(leave)
 
 
 def leave() -> None:
-    """End this process now, if a transfer still hangs after a while; else return, for Python to end it."""
+    """End this process now if a transfer still hangs after `PATIENCE_S`; otherwise return, and Python ends it."""
     deadline = time.monotonic() + PATIENCE_S
     while hanging := _hangs():
         if time.monotonic() > deadline:
@@ -59,14 +59,16 @@ def leave() -> None:
         time.sleep(LOOK_S)
     if not hanging:
         return
-    # Those that are registered still; later ones have been called before us.
+    # Calls the functions still registered. Those registered later than this one have been called before it.
     atexit.unregister(leave)
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     failed = int(hasattr(sys, "last_value"))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads is why we fork
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # it warns of forking with threads, and threads are why we fork
         child = os.fork()
     if child:
         os._exit(_code_of(child, otherwise=failed))
@@ -77,7 +79,7 @@ def _hangs() -> bool:
 
 
 def _code_of(child: int, *, otherwise: int) -> int:
-    """With which it ended; `otherwise` where it did not end in time, or not by itself."""
+    """The child's exit code; `otherwise` if it did not end in time or was killed by a signal."""
     deadline = time.monotonic() + FORK_S
     while time.monotonic() < deadline:
         ended, status = os.waitpid(child, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""The module of C++ kernels, loaded once, or None with one warning. Needs no torch: `thinwire doctor` asks too."""
+"""Loads the module of C++ kernels once. Needs no torch, since `thinwire doctor` uses it too."""
 
 import os
 import warnings
@@ -9,7 +9,7 @@ from types import ModuleType
 
 @cache
 def native_module() -> ModuleType | None:
-    """`THINWIRE_NATIVE=0` turns it off without a word."""
+    """The module; None, with one warning, if it can't be loaded. `THINWIRE_NATIVE=0` gives None without a warning."""
     if os.environ.get("THINWIRE_NATIVE") == "0":
         return None
     try:

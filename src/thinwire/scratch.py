@@ -1,7 +1,7 @@
-"""A folder for what need not outlive its process: gone when its block ends, by SIGTERM too.
+"""A folder for files that need not outlive their process. It is removed when its block ends, also by SIGTERM.
 
-What SIGKILL leaves the next such folder sweeps. A folder is locked while its process lives, and the kernel unlocks it
-when that dies: process ids mean nothing where containers share one temporary folder.
+Folders that SIGKILL leaves are removed when the next one is made. A folder is locked while its process lives, and the
+kernel unlocks it when the process dies. Process ids would not do: containers may share one temporary folder.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ PREFIX = "thinwire-scratch-"
 
 @contextmanager
 def scratch_folder(what: str) -> Iterator[Path]:
-    """`what` is part of its name, for whoever looks into the temporary folder."""
+    """A scratch folder for the block; `what` is part of its name, to recognise it in the temporary folder."""
     _sweep()
     with sigterm_as_exit():
         folder, lock = _made(f"{PREFIX}{what}-")
@@ -33,7 +33,7 @@ def scratch_folder(what: str) -> Iterator[Path]:
 
 @contextmanager
 def sigterm_as_exit() -> Iterator[None]:
-    """SIGTERM unwinds as Ctrl-C does, so that blocks are left and ranks are ended."""
+    """Inside the block SIGTERM unwinds the stack as Ctrl-C does, so that clean-up runs and ranks are ended."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -49,24 +49,24 @@ def sigterm_as_exit() -> Iterator[None]:
 
 
 def _made(prefix: str) -> tuple[Path, int]:
-    """A new one, locked."""
+    """A new folder, locked, and the file descriptor that holds the lock."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix))
         try:
             lock = os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:  # swept before it could be locked
+        except FileNotFoundError:  # another process swept it before it was locked
             continue
-        with suppress(OSError):  # a file system without locks: nobody else can lock it either, and so nobody sweeps
+        with suppress(OSError):  # a file system without locks: no process can lock there, so none sweeps
             fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.exists():  # else somebody swept it just before it was locked
+        if folder.exists():  # otherwise another process swept it just before it was locked
             return folder, lock
         os.close(lock)
 
 
 def _sweep() -> None:
-    """Remove those that nobody has locked."""
+    """Remove scratch folders that no process has locked."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # another user's, a link, in use, or swept by another process at this moment
+        with suppress(OSError):  # another user's, a link, locked, or just swept by another process
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 if os.fstat(lock).st_uid == os.geteuid():

@@ -1,4 +1,4 @@
-"""One call that makes a script distributed, wherever it was started."""
+"""`thinwire.init()`: one call that makes a script distributed, however it was started."""
 
 from contextlib import ExitStack
 
@@ -9,15 +9,15 @@ from thinwire.launch.rank_spec import rank_spec_from_torchrun
 from thinwire.links import Door
 from thinwire.links.exchange import LIMIT_S
 
-NAME = "thinwire.init()"  # what this rank came for, in the error that names one that came for something else
+NAME = "thinwire.init()"  # names this call in the error if other ranks joined the job for something else
 
 
 def init(limit_s: float = LIMIT_S) -> Door:
     """A door to the other ranks: `with thinwire.init() as door:`.
 
-    Where there is a process group (torch's own init_process_group, or launch.run's), the door goes over it and leaves
-    it alone. Otherwise this process joins torchrun's job, or makes a job of one rank, and leaves it again when the door
-    closes. A rank that keeps others waiting for longer than `limit_s` counts as lost.
+    If there is a process group (by torch's own init_process_group or by launch.run), the door uses it and leaves it
+    open. Otherwise this process joins torchrun's job, or makes a job of one rank, and leaves it when the door closes. A
+    rank that keeps others waiting for longer than `limit_s` counts as lost.
     """
     if dist.is_initialized():
         return Door(limit_s=limit_s)
@@ -26,5 +26,5 @@ def init(limit_s: float = LIMIT_S) -> Door:
     with ExitStack() as entered:
         entered.enter_context(job)
         door = Door(limit_s=limit_s, job=job)
-        entered.pop_all()  # from here on the door leaves it
+        entered.pop_all()  # from here on, the door leaves the job
     return door

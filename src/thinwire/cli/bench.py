@@ -41,17 +41,17 @@ class Bench:
 
     joins: ClassVar[bool] = False
     case: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="CASE")]] = ""
-    """What to measure: codec, batches, or a case file."""
+    """What to measure: codec, batches or a case file."""
     clean: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Remove network namespaces of labs whose process is dead; measure nothing."""
+    """Remove the network namespaces that dead processes left; measure nothing."""
     rows: int = 100_000
-    """codec: rows of the tensor."""
+    """codec: number of rows of the tensor."""
     columns: int = 256
-    """codec: columns of the tensor."""
+    """codec: number of columns of the tensor."""
     threads: int = 1
-    """codec: threads for codecs, twins and memcpy alike."""
+    """codec: number of threads for codecs, their torch twins and memcpy."""
     repeats: int = 5
-    """codec, batches: timings of each; the median counts."""
+    """codec, batches: how often each is timed; the median counts."""
     seed: int = 0
     """codec: seed of the tensor and of the rounding; batches: of the graph."""
     limit: Limit = limit.USUAL
@@ -83,9 +83,9 @@ class Bench:
             raise ValueError(f"--threads is {self.threads}; this machine has {cores} cores, and more would only wait")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"--seed is {self.seed}; give 0 or more, below 2**63")
-        if (needed := codec_bench.memory_bytes(self.rows, self.columns)) > (there := _memory_bytes()):
+        if (needed := codec_bench.memory_bytes(self.rows, self.columns)) > (total := _memory_bytes()):
             raise ValueError(
-                f"{self.rows} x {self.columns} needs about {needed / 1e9:.1f} GB, this machine has {there / 1e9:.1f}; "
+                f"{self.rows} x {self.columns} needs about {needed / 1e9:.1f} GB, this machine has {total / 1e9:.1f}; "
                 "give fewer --rows or --columns"
             )
 
@@ -147,7 +147,7 @@ class Bench:
 
 
 def _bench_of(case: Case) -> Any:
-    """What checks and runs it. Imported here: it brings every workload along, which codecs and batches do without."""
+    """The module that checks and runs the case. Imported here: codec and batches do not need all its workloads."""
     from thinwire.bench import harness
     from thinwire.prediction import check
 
@@ -155,7 +155,7 @@ def _bench_of(case: Case) -> Any:
 
 
 def _unused(path: Path) -> Path:
-    """Results are never overwritten: the day's second is -2."""
+    """A path that does not exist yet. Results are never overwritten: the second of a day ends in -2."""
     number = 1
     candidate = path
     while candidate.exists():
@@ -169,10 +169,10 @@ def _memory_bytes() -> int:
 
 
 def _commit() -> str | None:
-    """Of the checkout that this is run from, with a plus where files differ from it; None outside of one."""
+    """The commit of the checkout that this runs from, with a plus if files differ from it; None outside a checkout."""
     here = Path(__file__).parent
     try:
-        found = subprocess.run(
+        described = subprocess.run(
             ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
             cwd=here,
             capture_output=True,
@@ -182,4 +182,4 @@ def _commit() -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip()
+    return described.stdout.strip()

@@ -1,4 +1,4 @@
-"""All subcommands, and how one is called."""
+"""The table of subcommands, and the entry point that parses and runs one."""
 
 import importlib
 import sys
@@ -18,9 +18,9 @@ ABOUT = "Distributed training that waits less for the network."
 
 
 class Command(Protocol):
-    """Check first, so that a mistake costs no time; then work."""
+    """`verify` runs first, so that a mistake costs no time; then `run` does the work."""
 
-    joins: ClassVar[bool]  # whether all ranks of a torchrun job take part; else only the first one works
+    joins: ClassVar[bool]  # whether all ranks of a torchrun job take part; if not, only rank 0 works
 
     def verify(self) -> None: ...
 
@@ -28,9 +28,9 @@ class Command(Protocol):
 
 
 class Entry(NamedTuple):
-    """Where a command's dataclass is: imported when it is called, as some need what others do without."""
+    """A command in the table. Its dataclass is imported only when it is called, since some imports take long."""
 
-    where: str  # file and class
+    where: str  # file:class
     what: str
     example: str
 
@@ -44,7 +44,7 @@ COMMANDS = {
     "report": Entry("report:Report", "look at runs in a browser", "report run"),
     "doctor": Entry("doctor:Doctor", "what has this machine?", "doctor"),
 }
-# A word after `plan`; without one, training's methods.
+# Words after `plan`. Without one, `plan` compares training methods.
 PLANS = {
     "minibatch": Entry("plan_minibatch:PlanMinibatch", "what does a cache save?", "plan minibatch --data shards"),
     "gradients": Entry(
@@ -55,7 +55,7 @@ PLANS = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Parse, run, and turn a caller's mistake into one line instead of a traceback."""
+    """Parse the arguments and run the command. A caller's mistake gives one line instead of a traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
     console = Console()
     if arguments == ["--version"]:
@@ -74,8 +74,8 @@ def main(arguments: list[str] | None = None) -> None:
             console = Console(quiet=True)
         command.run(console)
     except (ValueError, OSError, RankFailed, LabUnavailable) as error:
-        said = (isinstance(error, RankFailed) and error.reason) or error
-        Console(stderr=True).print(f"thinwire: {said}", style="red", highlight=False, markup=False, soft_wrap=True)
+        message = (isinstance(error, RankFailed) and error.reason) or error
+        Console(stderr=True).print(f"thinwire: {message}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         Console(stderr=True).print("thinwire: interrupted")
@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parsed(arguments: list[str]) -> Command:
-    """The command that these words call, with its options."""
+    """The command with its options, parsed from these words."""
     name, *rest = arguments
     if name not in COMMANDS:
         raise ValueError(f"there is no command {name!r}; give one of {', '.join(COMMANDS)}.{nearest(name, COMMANDS)}")
@@ -93,24 +93,24 @@ def parsed(arguments: list[str]) -> Command:
             known = f"one of {', '.join(PLANS)}, or options"
             raise ValueError(f"thinwire plan {rest[0]}; give {known}.{nearest(rest[0], PLANS)}")
         entry, called, rest = PLANS[rest[0]], f"plan {rest[0]}", rest[1:]
-    if name == "train":  # a method has options of its own
+    if name == "train":  # each method has options of its own
         from thinwire.cli.train_words import train_from
 
         return train_from(rest)
     file, _, kind = entry.where.partition(":")
     command: Any = getattr(importlib.import_module(f"thinwire.cli.{file}"), kind)
     if not rest and all(field.default is not MISSING for field in fields(command)):
-        usual: Command = command()  # nothing to read, and no wait for what reads it
-        return usual
+        default: Command = command()  # nothing to parse, so tyro need not be imported
+        return default
     import tyro
 
     check_choices(typing.get_type_hints(command), rest)
-    made: Command = tyro.cli(command, prog=f"thinwire {called}", args=rest)
-    return made
+    parsed_command: Command = tyro.cli(command, prog=f"thinwire {called}", args=rest)
+    return parsed_command
 
 
 def show_help(console: Console) -> None:
-    """One screen: the commands, each with an example."""
+    """Print one screen: the commands, each with an example."""
     console.print(f"{ABOUT} thinwire {__version__}\n", highlight=False)
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     for _ in range(3):
@@ -118,8 +118,8 @@ def show_help(console: Console) -> None:
     for name, entry in COMMANDS.items():
         table.add_row(f"[bold]{name}[/]", entry.what, f"[dim]{entry.example}[/]")
         if name == "plan":
-            for word, each in PLANS.items():
-                table.add_row(f"  {word}", each.what, f"[dim]{each.example}[/]")
+            for word, plan_entry in PLANS.items():
+                table.add_row(f"  {word}", plan_entry.what, f"[dim]{plan_entry.example}[/]")
     console.print(table)
     console.print(
         "\nEach has its own --help, with examples and all options. Start with: thinwire doctor", highlight=False

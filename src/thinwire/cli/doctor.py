@@ -20,14 +20,14 @@ from thinwire.training import machine
 GOOD, MISSING, NOTE = "ok", "missing", "note"
 COLOURS = {GOOD: "green", MISSING: "yellow", NOTE: "cyan"}
 LITTLE_MEMORY_BYTES = 4e9
-# What the drivers of GPUs that torch has code for leave on Linux (CUDA, ROCm, and either in a WSL): without one of them
-# there is no need to import torch, and ask it.
+# Device files of the GPU drivers that torch supports on Linux (CUDA, ROCm, and either of them in WSL). If none exists,
+# torch need not be imported to ask it.
 DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked for, what there is, and, where it falls short, what to do."""
+    """One line: what was checked, what was found, and what to do if it falls short."""
 
     what: str
     state: str
@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass
 class Doctor:
-    """Tell what this machine has, and what to do about what is missing.
+    """Check what this machine has, and say what to do about what is missing.
 
     thinwire doctor
     """
@@ -51,21 +51,21 @@ class Doctor:
             artifacts.check_writable(self.json)
 
     def run(self, console: Console) -> None:
-        found = findings()
+        all_findings = findings()
         table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-        for each in found:
-            said = f"{each.found}; {each.advice}" if each.advice else each.found
-            table.add_row(each.what, f"[{COLOURS[each.state]}]{each.state}[/]", said)
+        for finding in all_findings:
+            text = f"{finding.found}; {finding.advice}" if finding.advice else finding.found
+            table.add_row(finding.what, f"[{COLOURS[finding.state]}]{finding.state}[/]", text)
         console.print(table)
         if self.json is not None:
             stamp = artifacts.stamp(seed=0, world_size=1)
-            artifacts.write_json(self.json, {**stamp, "findings": [asdict(each) for each in found]})
+            artifacts.write_json(self.json, {**stamp, "findings": [asdict(finding) for finding in all_findings]})
 
 
 def findings() -> list[Finding]:
-    """In the order in which a newcomer needs them."""
+    """All findings, in the order in which a newcomer needs them."""
     build = torch_build()
-    found = [
+    basics = [
         Finding("thinwire", GOOD, f"{__version__}, Python {platform.python_version()}, {platform.system()}"),
         _torch(build),
         _native(),
@@ -73,8 +73,8 @@ def findings() -> list[Finding]:
         _memory(),
     ]
     if build is not None:
-        found += [_gpus(build), _backends(build)]
-    return [*found, _emulation()]
+        basics += [_gpus(build), _backends(build)]
+    return [*basics, _emulation()]
 
 
 def _torch(build: TorchBuild | None) -> Finding:
@@ -103,10 +103,10 @@ def _memory() -> Finding:
         return Finding("memory", NOTE, "not known on this system")
     lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
     free, total = (1024 * int(lines[name].split()[0]) for name in ("MemAvailable", "MemTotal"))
-    found = f"{free / 1e9:.1f} GB free of {total / 1e9:.1f}"
+    text = f"{free / 1e9:.1f} GB free of {total / 1e9:.1f}"
     if free < LITTLE_MEMORY_BYTES:
-        return Finding("memory", NOTE, found, "use fewer --workers, or a smaller graph, for a start")
-    return Finding("memory", GOOD, found)
+        return Finding("memory", NOTE, text, "use fewer --workers, or a smaller graph, for a start")
+    return Finding("memory", GOOD, text)
 
 
 def _gpus(build: TorchBuild) -> Finding:
@@ -116,7 +116,7 @@ def _gpus(build: TorchBuild) -> Finding:
     if not build.has_gpu_code:
         advice = "install a torch that was built for them" if sys.platform == "linux" else ""
         return Finding("GPUs", NOTE, "none that this torch has code for; all runs on the CPU", advice)
-    import torch  # only it knows whether driver and build go together
+    import torch  # only torch knows whether the driver fits its build
 
     if not torch.cuda.is_available():
         return none
@@ -126,8 +126,8 @@ def _gpus(build: TorchBuild) -> Finding:
 
 def _backends(build: TorchBuild) -> Finding:
     if "gloo" not in build.backends:
-        found = ", ".join(build.backends) or "none"
-        return Finding("backends", MISSING, found, "install a torch that was built with gloo")
+        text = ", ".join(build.backends) or "none"
+        return Finding("backends", MISSING, text, "install a torch that was built with gloo")
     return Finding("backends", GOOD, ", ".join(build.backends))
 
 

@@ -1,4 +1,4 @@
-"""The option of every command whose ranks wait for each other."""
+"""The option `--limit`, which every command has whose ranks wait for each other."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ Limit = Annotated[
     float,
     tyro.conf.arg(
         metavar="SECONDS",
-        help="A rank that keeps others waiting for longer is lost, and all end. Loading has no limit.",
+        help="A rank that keeps others waiting for longer counts as lost, and all ranks end. Loading has no limit.",
     ),
 ]
 USUAL = LIMIT_S

@@ -13,7 +13,7 @@ from thinwire.cli import tables
 
 @dataclass
 class Partition:
-    """Cut a graph into parts, a shard each, ready to train on.
+    """Cut a graph into parts and write a shard for each, ready to train on.
 
     thinwire partition synthetic --parts 4 --out shards
 
@@ -26,23 +26,23 @@ class Partition:
     data: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="DATA")]]
     """An .npz file, a folder of .npy files, an edge list, a data set's name, or synthetic:..."""
     parts: int = 2
-    """How many."""
+    """Number of parts."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("shards")
-    """Where to write the shards; older ones there are replaced."""
+    """Folder to write the shards to; older shards there are replaced."""
     method: Literal["metis", "random", "range"] = "metis"
-    """Who decides which node goes where."""
+    """How nodes are assigned to parts."""
     objective: Literal["volume", "cut"] = "volume"
-    """metis: fewest halo rows, or fewest edges between parts."""
+    """metis: what to minimise: halo rows (volume), or edges between parts (cut)."""
     thorough: tyro.conf.FlagCreatePairsOff[bool] = False
-    """metis: look at every edge of a large graph, not at a sample: more memory, some 3 % fewer halo rows."""
+    """metis: use every edge of a large graph, not a sample: more memory, about 3 % fewer halo rows."""
     assignment: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """A part for each node, by yourself: .npy, or a number a line."""
+    """Your own assignment instead: a part for each node, as .npy or as text with one number a line."""
     nodes: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
-    """For an edge list: the table of nodes."""
+    """Table of nodes that belongs to an edge list."""
     layers: int = 3
-    """Of the model that bytes are predicted for."""
+    """Number of layers of the model that bytes are predicted for."""
     hidden: int = 256
-    """Its width."""
+    """Width of that model's hidden layers."""
     seed: int = 0
     """Seed of the partitioner."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None

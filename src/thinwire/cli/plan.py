@@ -25,7 +25,7 @@ NAMES = tuple(methods.METHODS)
 
 @dataclass
 class Plan:
-    """Say what each method would take here, before training, and which one to choose.
+    """Predict what an epoch of each method would take, before training, and recommend one.
 
     thinwire plan --hosts 8 --rate 1gbit               eight machines on gigabit Ethernet, a synthetic graph
 
@@ -41,23 +41,23 @@ class Plan:
     data: str = "synthetic"
     """A graph by name (synthetic:..., planetoid:cora, graph.npz), or a folder that `thinwire partition` has written."""
     hosts: int = 0
-    """Machines, one rank each. They need not be here: a few epochs on this machine stand for them."""
+    """Number of machines to plan for, one rank each. They need not exist: a few epochs run on this machine instead."""
     rate: Annotated[str, tyro.conf.arg(metavar="RATE")] = "1gbit"
-    """Of each machine's link, both ways."""
+    """Rate of each machine's link, both ways."""
     profile: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """What `thinwire profile` measured between the ranks, instead of --rate."""
+    """File that `thinwire profile` wrote: rates measured between the ranks, instead of --rate."""
     workers: int = 2
-    """Ranks on this machine, without --hosts and --profile; of a shard folder, its parts."""
+    """Number of ranks on this machine, without --hosts and --profile; a shard folder has one rank for each part."""
     cores: int | None = None
-    """That all ranks share; 0: each has its own. (0; of ranks on this machine its cores)"""
+    """Cores that all ranks share; 0: each rank has its own. (0; for ranks on this machine: its cores)"""
     methods: Annotated[str, tyro.conf.arg(metavar="LIST")] = ",".join(methods.COMPARED)
-    """Which to compare, with options, like "exact,sylvie --bits 2"."""
+    """Methods to compare, with options, like "exact,sylvie --bits 2"."""
     model: Literal["sage", "gcn", "gat", "gin"] = "sage"
     """Kind of layers."""
     layers: int = 3
-    """How many."""
+    """Number of layers."""
     hidden: int = 128
-    """How wide."""
+    """Width of hidden layers."""
     seed: int = 0
     """Seed of the partition, weights and rounding."""
     limit: Limit = limit.USUAL
@@ -95,20 +95,20 @@ class Plan:
     def run(self, console: Console) -> None:
         cost, ranks = self._cost(), self._ranks()
         with (
-            scratch_folder("plan") as made,
+            scratch_folder("plan") as scratch,
             Console(stderr=True, quiet=console.quiet).status("plan") as status,
         ):
             folder, joins = Path(self.data), launch.rank_spec_from_torchrun() is not None
             if not graphs.is_shard_folder(folder):
-                folder = made / "shards"
-                if not joins:  # else each machine of the job sees to its own
+                folder = scratch / "shards"
+                if not joins:  # in a torchrun job, each machine makes its own shards
                     graphs.prepare(self.data, graphs.Settings(ranks, seed=self.seed), folder, on_phase=status.update)
             elif (parts := graphs.read_manifest(folder).num_parts) != ranks:
                 raise ValueError(
                     f"{folder} has {parts} parts, the plan is for {ranks}; plan for {parts}, or partition again"
                 )
             status.update(f"a few epochs of {len(self._methods())} methods on {ranks} ranks")
-            found = predict_here(
+            prediction = predict_here(
                 str(folder.resolve()) if graphs.is_shard_folder(folder) else "",
                 {**self._settings(), "data": self.data},
                 ranks=ranks,
@@ -118,30 +118,32 @@ class Plan:
                 seed=self.seed,
                 limit_s=self.limit,
             )
-        if console.quiet:  # one rank of many: the first one tells
+        if console.quiet:  # in a torchrun job, only rank 0 prints
             return
-        console.print(predictions.table(found, f"{self.model} on {self.data}, {self._where(ranks)}"))
-        console.print(predictions.chart(found))
+        console.print(predictions.table(prediction, f"{self.model} on {self.data}, {self._where(ranks)}"))
+        console.print(predictions.chart(prediction))
         console.print(
-            f"recommended: thinwire train {found.recommended}{self._again()}",
+            f"recommended: thinwire train {prediction.recommended}{self._again()}",
             highlight=False,
             markup=False,
             soft_wrap=True,
         )
         if self.json is not None:
-            content = {**artifacts.stamp(seed=self.seed, world_size=ranks), "data": self.data, **found.to_json()}
+            content = {**artifacts.stamp(seed=self.seed, world_size=ranks), "data": self.data, **prediction.to_json()}
             artifacts.write_json(self.json, content)
             console.print(f"written: {self.json}", highlight=False, markup=False, soft_wrap=True)
 
     def _again(self) -> str:
-        """Options to train by what was planned."""
-        usual = {name: getattr(Plan, name) for name in ("data", "model", "layers", "hidden", "seed")}
-        given = [f" --{name} {getattr(self, name)}" for name, each in usual.items() if getattr(self, name) != each]
+        """The options of `thinwire train` that this plan was made with."""
+        defaults = {name: getattr(Plan, name) for name in ("data", "model", "layers", "hidden", "seed")}
+        changed = [
+            f" --{name} {getattr(self, name)}" for name, usual in defaults.items() if getattr(self, name) != usual
+        ]
         where = ", under torchrun on each machine" if self._cost() is not None else f" --workers {self._ranks()}"
-        return "".join(given) + where
+        return "".join(changed) + where
 
     def _methods(self) -> list[str]:
-        # Not at the commas within an option.
+        # Splits before a method's name, not at the commas within an option's list of numbers.
         return [word.strip() for word in re.split(r",(?=\s*[a-z])", self.methods) if word.strip()]
 
     def _settings(self) -> dict[str, Any]:

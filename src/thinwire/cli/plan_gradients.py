@@ -21,7 +21,7 @@ from thinwire.launch import Lab, lab
 
 @dataclass
 class PlanGradients:
-    """Say which gradients of a network to send together, by which codec, and how long a step will take.
+    """Plan which gradients of a network to send together, by which codec, and predict the time of a step.
 
     thinwire plan gradients --hosts 4 --rate 100mbit   emulated hosts (root)
 
@@ -32,19 +32,19 @@ class PlanGradients:
 
     joins: ClassVar[bool] = True
     network: Annotated[str, tyro.conf.arg(metavar="NAME")] = "resnet"
-    """resnet, gpt, or package.module:function."""
+    """Network to plan for: resnet, gpt, or your own package.module:function."""
     codec: Annotated[str, tyro.conf.arg(metavar="CODECS")] = "auto"
-    """topk:0.01, sign, ..., several with commas between; auto chooses, and may say none."""
+    """Codecs, separated by commas: topk:0.01, sign, ...; auto chooses, and may choose none."""
     workers: int = 2
-    """Ranks on this machine."""
+    """Number of ranks on this machine."""
     hosts: int = 0
-    """Emulated hosts instead, one rank each."""
+    """Number of emulated hosts with one rank each, instead of --workers."""
     rate: Annotated[str, tyro.conf.arg(metavar="RATE")] = "1gbit"
     """Rate of each emulated host's link, both ways."""
     seed: int = 0
     """Seed of weights and data."""
     trace: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Write the predicted and a measured step, for ui.perfetto.dev."""
+    """Write the timelines of the predicted and a measured step to this file, for ui.perfetto.dev."""
     limit: Limit = limit.USUAL
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result to this file."""
@@ -71,30 +71,31 @@ class PlanGradients:
         with Console(stderr=True, quiet=console.quiet).status(f"{self.network} on {where}: profile, plan, a few steps"):
             if self.hosts:
                 with Lab(self.hosts, rate=self.rate) as hosts:
-                    found = hosts.run(fusion.rank, self.network, self.codec, self.seed, self.limit)[0]
+                    result = hosts.run(fusion.rank, self.network, self.codec, self.seed, self.limit)[0]
             else:
-                found = launch.run(fusion.rank, self.network, self.codec, self.seed, self.limit, workers=self.workers)[
+                result = launch.run(fusion.rank, self.network, self.codec, self.seed, self.limit, workers=self.workers)[
                     0
                 ]
-        if console.quiet:  # one rank of many: the first one tells
+        if console.quiet:  # in a torchrun job, only rank 0 prints
             return
-        plan: Plan = found["plan"]
+        plan: Plan = result["plan"]
         console.print(tables.groups(plan, f"gradients of {escape(self.network)}, {where}"))
-        console.print(tables.fusions(plan, found["measured_s"]))
+        console.print(tables.fusions(plan, result["measured_s"]))
         if self.trace is not None:
-            write_trace(self.trace, plan, [MeasuredGroup(**row) for row in found["times"]])
+            write_trace(self.trace, plan, [MeasuredGroup(**row) for row in result["times"]])
             console.print(f"written: {self.trace}, for ui.perfetto.dev", highlight=False, markup=False, soft_wrap=True)
         if self.json is not None:
             stamp = artifacts.stamp(seed=self.seed, world_size=plan.world_size)
-            artifacts.write_json(self.json, {**stamp, **content(found, self.codec)})
+            artifacts.write_json(self.json, {**stamp, **content(result, self.codec)})
             console.print(f"written: {self.json}", highlight=False, markup=False, soft_wrap=True)
 
 
-def content(found: dict[str, Any], codec: str) -> dict[str, Any]:
-    """For programs: rows as every plan has them, fastest first, and the whole plan. What auto has chosen is recommended
-    though another be faster: it may cost progress, and not save enough.
+def content(result: dict[str, Any], codec: str) -> dict[str, Any]:
+    """The JSON: rows as every plan has them, fastest first, and the whole plan.
+
+    With auto its own choice is recommended, even if another is faster: that one may slow learning and save too little.
     """
-    plan: Plan = found["plan"]
+    plan: Plan = result["plan"]
     assert plan.predicted is not None
     steps = {"cupcake": plan.predicted.step_s, **plan.alternatives}
     none = steps["none"]
@@ -105,7 +106,7 @@ def content(found: dict[str, Any], codec: str) -> dict[str, Any]:
     return {
         "rows": rows,
         "recommended": "cupcake" if codec == "auto" else rows[0]["method"],
-        "measured_s": found["measured_s"],
+        "measured_s": result["measured_s"],
         "plan": asdict(plan),
-        "profile": found["profile"],
+        "profile": result["profile"],
     }

@@ -19,13 +19,13 @@ from thinwire.scratch import scratch_folder
 from thinwire.training.job import Job
 from thinwire.training.method import made
 
-# All but `oracle`, which looks at the very epochs of a run: beforehand there is none.
+# All but `oracle`, which looks at the epochs of the run itself: before a run there are none.
 POLICIES = ("vip", "degree", "halo", "paths", "simulation", "none")
 
 
 @dataclass
 class PlanMinibatch:
-    """Say what an epoch of minibatch training will send and hold, by cache, before it runs.
+    """Predict what an epoch of minibatch training will send and hold in memory, for several caches.
 
     thinwire plan minibatch --workers 4                       a synthetic graph on four ranks
 
@@ -36,25 +36,25 @@ class PlanMinibatch:
     data: str = "synthetic"
     """A graph by name (synthetic:..., planetoid:cora, graph.npz), or a folder that `thinwire partition` has written."""
     workers: int = 2
-    """Ranks; of a shard folder, its parts."""
+    """Number of ranks; a shard folder has one rank for each part."""
     model: Literal["sage", "gcn", "gat", "gin"] = "sage"
-    """Kind of layers, whose weights' gradients are sent too."""
+    """Kind of layers; gradients of their weights are sent too."""
     layers: int = 3
-    """How many."""
+    """Number of layers."""
     hidden: int = 128
-    """How wide."""
+    """Width of hidden layers."""
     norm: Literal["layer", "none"] = "layer"
-    """What stands between them."""
+    """Normalisation between layers."""
     batch: int = 1024
-    """Seeds of a rank in a step, at most."""
+    """Most seed nodes of a rank in a step."""
     fanouts: Annotated[str, tyro.conf.arg(metavar="LIST")] = ""
-    """Neighbours drawn by each hop, from the seeds outwards; -1 all. (15,10,5)"""
+    """Neighbours to sample in each hop, from the seeds outwards; -1: all. (15,10,5)"""
     caches: Annotated[str, tyro.conf.arg(metavar="LIST")] = "0,0.01,0.05,0.1,0.2,0.5,1"
-    """Replication factors."""
+    """Cache sizes to compare, as replication factors."""
     policies: Annotated[str, tyro.conf.arg(metavar="LIST")] = "vip"
-    """Which rows to cache: some of vip,degree,halo,paths,simulation (which samples two epochs),none."""
+    """Ways to choose the rows to cache: some of vip,degree,halo,paths,simulation (which samples two epochs),none."""
     rows: Rows = "auto"
-    """How rows of features travel. (as they are stored)"""
+    """Format in which rows of features are sent. (as they are stored)"""
     seed: int = 0
     """Seed of the partition."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -74,12 +74,12 @@ class PlanMinibatch:
 
     def run(self, console: Console) -> None:
         with (
-            scratch_folder("plan") as made,
+            scratch_folder("plan") as scratch,
             Console(stderr=True).status("plan") as status,
         ):
             folder = Path(self.data)
             if not graphs.is_shard_folder(folder):
-                folder = made / "shards"
+                folder = scratch / "shards"
                 settings = graphs.Settings(self.workers, seed=self.seed)
                 graphs.prepare(self.data, settings, folder, on_phase=status.update)
             status.update("how likely each vertex is in a batch")
@@ -102,17 +102,17 @@ class PlanMinibatch:
         steps = questions[0].schedule.steps
         gradients = n * steps * self._gradient_bytes(shard, n)
         largest = int(max(topology.starts[1:] - topology.starts[:-1]))
-        found = []
+        rows_found = []
         for policy in self.policies.split(","):
-            best = [worth(policy, question) for question in questions]
+            worths = [worth(policy, question) for question in questions]
             for alpha in self._alphas():
                 room = capacity(alpha, topology.num_nodes, n)
-                kept = [choose(each, room) for each in best]
+                kept = [choose(part_worth, room) for part_worth in worths]
                 rows = [predict.rows_of(question, ids) for question, ids in zip(questions, kept, strict=True)]
                 traffic = predict.traffic(rows, steps, row_format)
                 held = largest + max(len(ids) for ids in kept)
                 row_bytes = shard.x.shape[1] * shard.x.element_size()
-                found.append(
+                rows_found.append(
                     {
                         "method": f"salient --cache {alpha:g} --cache-policy {policy}",
                         "cache": alpha,
@@ -125,15 +125,15 @@ class PlanMinibatch:
                         "cache_fill_bytes": predict.fill_bytes(sum(map(len, kept)), row_bytes, n),
                     }
                 )
-        return {"data": self.data, "parts": n, "steps": steps, "gradient_bytes": gradients, "rows": found}
+        return {"data": self.data, "parts": n, "steps": steps, "gradient_bytes": gradients, "rows": rows_found}
 
     def _gradient_bytes(self, shard: graphs.Shard, world_size: int) -> int:
         from thinwire.training.gradients import bytes_of
-        from thinwire.training.models import build  # with PyG
+        from thinwire.training.models import build  # imported here: it imports PyG
 
         job = Job(self._method(), self.data, layers=self.layers, hidden=self.hidden, model=self.model, norm=self.norm)
-        made = build(job, num_features=shard.x.shape[1], num_classes=shard.num_classes)
-        return bytes_of(made.parameters(), world_size)
+        model = build(job, num_features=shard.x.shape[1], num_classes=shard.num_classes)
+        return bytes_of(model.parameters(), world_size)
 
     def _alphas(self) -> list[float]:
         try:

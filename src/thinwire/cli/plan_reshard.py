@@ -24,7 +24,7 @@ MOST_RANKS = 1 << 10
 
 @dataclass
 class PlanReshard:
-    """Say how a tensor would go from one mesh to another, and how long that takes, by each strategy.
+    """Plan how a tensor goes from one mesh to another, and predict how long each strategy takes.
 
     thinwire plan reshard "2x4 S0 R -> 2x4 R S1 of 4096x4096"   8 ranks on 2 hosts to 8 on 2 others
 
@@ -35,9 +35,9 @@ class PlanReshard:
     problem: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="PROBLEM")]]
     """Meshes (hosts x ranks) with a placement (R, S0, S1, P) for each of their axes, and the tensor's shape."""
     rate: Annotated[str, tyro.conf.arg(metavar="RATE")] = "1gbit"
-    """Of each host's link, both ways."""
+    """Rate of each host's link, both ways."""
     itemsize: int = 4
-    """Bytes a value."""
+    """Bytes of each value."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the plans to this file."""
 
@@ -62,15 +62,15 @@ class PlanReshard:
         shown.add_column("strategy")
         for heading in ("seconds", "bound", "gap", "MB between hosts", "least MB", "pieces"):
             shown.add_column(heading, justify="right")
-        for name, each in plans.items():
+        for name, strategy_plan in plans.items():
             shown.add_row(
-                f"{name}: {each.strategy}" if name == AUTO else name,
-                seconds(each.predicted_s),
-                seconds(each.bound_s),
-                f"{each.gap:.1%}",
-                f"{each.host_bytes / 1e6:,.2f}",
-                f"{each.least_host_bytes / 1e6:,.2f}",
-                f"{len(each.routes)}",
+                f"{name}: {strategy_plan.strategy}" if name == AUTO else name,
+                seconds(strategy_plan.predicted_s),
+                seconds(strategy_plan.bound_s),
+                f"{strategy_plan.gap:.1%}",
+                f"{strategy_plan.host_bytes / 1e6:,.2f}",
+                f"{strategy_plan.least_host_bytes / 1e6:,.2f}",
+                f"{len(strategy_plan.routes)}",
                 style="bold green" if name == AUTO else "",
             )
         console.print(shown)
@@ -78,12 +78,12 @@ class PlanReshard:
             rows = [
                 {
                     "method": name,
-                    "seconds": each.predicted_s,
-                    "bound_s": each.bound_s,
-                    "bytes": each.host_bytes,
+                    "seconds": strategy_plan.predicted_s,
+                    "bound_s": strategy_plan.bound_s,
+                    "bytes": strategy_plan.host_bytes,
                     "model": "cards",
                 }
-                for name, each in plans.items()
+                for name, strategy_plan in plans.items()
             ]
             stamp = artifacts.stamp(seed=0, world_size=len(best.host_of))
             content = {**stamp, "rows": rows, "recommended": best.strategy, "plan": best.to_json()}

@@ -1,6 +1,6 @@
-"""How predictions look on a terminal: a table of methods, and how it changes with the rate."""
+"""Predictions on a terminal: a table of methods, and a chart of speed-ups by rate."""
 
-from __future__ import annotations  # a case's result, of which only `bench` imports the rest
+from __future__ import annotations  # CaseResult is imported for type checking only
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 
 def table(prediction: Prediction, title: str) -> Table:
-    """A row for each method; the recommended one stands out."""
+    """A row for each method; the recommended one is highlighted."""
     shown = Table(
         title=escape(title), caption=prediction.why, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
     )
@@ -44,7 +44,7 @@ def table(prediction: Prediction, title: str) -> Table:
 
 
 def chart(prediction: Prediction) -> Table:
-    """Speed-up over exact at each rate, as a bar (full: the best there) and a number; the best of a rate is green."""
+    """Speed-up over exact at each rate, as a number and a bar. The fastest at a rate is green and has a full bar."""
     shown = Table(
         title="speed-up by the rate of the links",
         caption="bars: beside the fastest at that rate, among those that train on the whole graph",
@@ -59,11 +59,11 @@ def chart(prediction: Prediction) -> Table:
         cells = []
         for seconds_of in prediction.rates.values():
             best = min(comparable(seconds_of).values())
-            own = seconds_of[row.method]
-            bar = BARS[round(min(1.0, best / own) * (len(BARS) - 1))]
-            speedup = seconds_of[base_of(seconds_of)] / own
+            epoch_s = seconds_of[row.method]
+            bar = BARS[round(min(1.0, best / epoch_s) * (len(BARS) - 1))]
+            speedup = seconds_of[base_of(seconds_of)] / epoch_s
             figure = f"{speedup:.0f}" if speedup >= 9.95 else f"{speedup:.1f}"
-            style = "green" if own <= best else "dim" if is_sampled(row.method) else ""
+            style = "green" if epoch_s <= best else "dim" if is_sampled(row.method) else ""
             cells.append(Text(f"{figure}{bar}", style=style))
         shown.add_row(row.method, *cells)
     return shown
@@ -76,14 +76,14 @@ def seconds(value: float) -> str:
 
 
 def off(result: CaseResult, median: float, worst: float) -> str:
-    """How far predictions were from what was measured, and what following them cost."""
+    """How far predictions were from measurements, and how much slower the recommended method was than the best."""
     lost = _lost(result)
     return (
         f"predicted epochs: {median:.1%} off in the median, {worst:.1%} at worst; the recommended method over the "
-        f"measured best: {', '.join(f'{each:.3f}' for each in lost)}"
+        f"measured best: {', '.join(f'{ratio:.3f}' for ratio in lost)}"
     )
 
 
 def _lost(result: CaseResult) -> Sequence[float]:
-    losses = [(row.more or {}).get("recommended_over_best") for row in result.rows]
-    return [each for each in losses if each is not None]
+    ratios = [(row.more or {}).get("recommended_over_best") for row in result.rows]
+    return [ratio for ratio in ratios if ratio is not None]

@@ -19,7 +19,7 @@ CHECK_DRAWS = 20
 
 @dataclass
 class Profile:
-    """Measure the wires and the codecs here: profile.json, which every plan starts from.
+    """Measure the links and the codecs here, and write profile.json, from which plans are made.
 
     thinwire profile                              two ranks on this machine
 
@@ -30,17 +30,17 @@ class Profile:
 
     joins: ClassVar[bool] = True
     workers: int = 2
-    """Ranks on this machine."""
+    """Number of ranks on this machine."""
     hosts: int = 0
-    """Emulated hosts instead, one rank each."""
+    """Number of emulated hosts with one rank each, instead of --workers."""
     rate: Annotated[str, tyro.conf.arg(metavar="RATE")] = "1gbit"
     """Rate of each emulated host's link, both ways."""
     check: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Predict 20 random payloads and collectives, then measure them."""
+    """Predict 20 collectives with random payloads, then measure them."""
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("profile.json")
-    """Where to write the profile."""
+    """File to write the profile to."""
     seed: int = 0
-    """Seed of the payloads to check."""
+    """Seed of the payloads of --check."""
     limit: Limit = limit.USUAL
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result to this file too."""
@@ -62,21 +62,21 @@ class Profile:
         if self.hosts:
             waiting = Console(stderr=True).status(f"{self.hosts} emulated hosts at {self.rate}: about half a minute")
             with waiting, Lab(self.hosts, rate=self.rate) as hosts:
-                found = hosts.run(links_bench.profile, draws, self.seed, self.limit)[0]
+                measured = hosts.run(links_bench.profile, draws, self.seed, self.limit)[0]
         else:
             with Console(stderr=True, quiet=console.quiet).status(f"{self.workers} ranks on this machine"):
-                found = launch.run(links_bench.profile, draws, self.seed, self.limit, workers=self.workers)[0]
-        if console.quiet:  # one rank of many: the first one tells
+                measured = launch.run(links_bench.profile, draws, self.seed, self.limit, workers=self.workers)[0]
+        if console.quiet:  # in a torchrun job, only rank 0 prints
             return
         with Console(stderr=True).status("codecs on this machine"):
             codecs = codec_bench.run(num_rows=2048, seed=self.seed)
         rates = {row.codec: {"encode_gbps": row.encode_gbps, "decode_gbps": row.decode_gbps} for row in codecs.rows}
-        profile = {**artifacts.stamp(seed=self.seed, world_size=found["world_size"]), **found, "codecs": rates}
+        profile = {**artifacts.stamp(seed=self.seed, world_size=measured["world_size"]), **measured, "codecs": rates}
         if self.hosts:
             profile |= {"hosts": self.hosts, "rate": self.rate}
-        console.print(tables.links(found))
+        console.print(tables.links(measured))
         if self.check:
-            console.print(tables.check(found["check"]))
+            console.print(tables.check(measured["check"]))
         for path in self._files():
             artifacts.write_json(path, profile)
             console.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""A bar on the terminal while work lasts; nothing where there is none."""
+"""A progress bar while work lasts; nothing if standard error is no terminal."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[float, str], None]]:
-    """Yields a function that takes the share done and what comes now."""
+    """Yield a function that takes the share done and a description of the work under way."""
     terminal = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),

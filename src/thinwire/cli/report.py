@@ -21,24 +21,24 @@ COLOURS = {"complete": "green", "failed": "red", "unfinished": "yellow"}
 
 @dataclass
 class Report:
-    """One page to look at runs, finished or not, and a trace of what each rank did when.
+    """Write one page about runs, finished or not, and a trace of what each rank did when.
 
     thinwire report run                            run/report.html, run/trace.json
 
     thinwire report exact sylvie adaqp             all three in one page, ./report.html
 
-    thinwire report run --tensorboard boards       its scalars for TensorBoard too
+    thinwire report run --tensorboard boards       scalars for TensorBoard too
     """
 
     joins: ClassVar[bool] = False
     runs: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN [RUN ...]")]]
     """Folders that `thinwire train --out` has written."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Where to write the page; left out: report.html, in the run's folder if there is one RUN, else here."""
+    """File for the page. By default report.html: in the run's folder for one RUN, here for several."""
     trace: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Where to write the trace, for ui.perfetto.dev; left out: trace.json beside the page."""
+    """File for the trace, for ui.perfetto.dev. By default trace.json beside the page."""
     tensorboard: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Write the scalars for TensorBoard too, a folder a run in this one."""
+    """Write the scalars for TensorBoard too, in a folder for each run inside this one."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write a summary to this file too."""
 
@@ -89,14 +89,14 @@ def _table(runs: list[Run]) -> Table:
     for heading in ("epochs", "test score", "an epoch", "bytes", "state"):
         table.add_column(heading, justify="right", no_wrap=True)
     for run in runs:
-        own = summary(run)
+        figures = summary(run)
         table.add_row(
             escape(run.label),
             escape(run.method) or "-",
             f"{run.done}" if run.asked is None else f"{run.done}/{run.asked}",
-            share_text(own["test_score"]),
-            seconds_text(own["epoch_s_median"]),
-            bytes_text(own["bytes_per_epoch"]),
+            share_text(figures["test_score"]),
+            seconds_text(figures["epoch_s_median"]),
+            bytes_text(figures["bytes_per_epoch"]),
             f"[{COLOURS[run.state.word]}]{run.state.word}[/]",
         )
     return table

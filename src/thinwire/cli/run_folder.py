@@ -1,4 +1,4 @@
-"""The folder of a run (`thinwire train --out`): whether a run may begin or go on in it, and what it says of one."""
+"""The folder of a run (`thinwire train --out`): checks whether a run may begin or resume in it, and reads its plan."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from thinwire.training.run import EVENTS, PLAN
 
 
 def prepare_out(out: Path | None, data: str, *, resume: bool, resume_epoch: str) -> None:
-    """Make it ready; raise where a run can't begin in it, or (resume) go on."""
+    """Make the folder ready; raise if a run can't begin in it, or can't go on with `resume`."""
     if out is None:
         if resume:
             raise ValueError("--resume goes on from checkpoints in --out; say which folder")
@@ -32,6 +32,6 @@ def prepare_out(out: Path | None, data: str, *, resume: bool, resume_epoch: str)
 
 
 def plan_in(out: Path | None) -> dict[str, Any] | None:
-    """What the run in it obeys, where this machine has it."""
+    """The plan.json of the run in this folder; None if this machine does not have it."""
     path = None if out is None else out / PLAN
     return dict(json.loads(path.read_text())) if path is not None and path.exists() else None

@@ -1,6 +1,6 @@
-"""What the command shows, as tables that fit a terminal of 80 columns. Builds them; cli.py prints."""
+"""Tables that fit a terminal of 80 columns. Builds them; the commands print."""
 
-from __future__ import annotations  # types of all workloads, of which a command imports its own
+from __future__ import annotations  # result types are imported for type checking only
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -69,8 +69,8 @@ def batches(result: batch_bench.BatchBench) -> Table:
 
 
 def methods(result: CaseResult) -> Table:
-    """A case's methods, the first one as the measure of the rest."""
-    # Imported here: they bring every workload along, which codecs and batches do without.
+    """A case's methods; the others are compared with the first."""
+    # Imported here: they import every workload, which other commands do not need.
     from thinwire.bench import columns, harness
 
     case, workload = result.case, harness.WORKLOADS.get(result.case.workload)
@@ -94,7 +94,7 @@ def methods(result: CaseResult) -> Table:
 
 
 def problems(result: CaseResult) -> Table | None:
-    """Each problem's seconds by every method, and how far above the plan's own bound the best and `auto` are."""
+    """Each problem's seconds by every method, each with its ratio to the plan's lower bound."""
     by_method = {row.method: row.figure("problems") for row in result.rows}
     if not by_method or not all(by_method.values()):
         return None
@@ -111,21 +111,21 @@ def problems(result: CaseResult) -> Table | None:
 
 
 def thinner(result: CaseResult) -> list[str]:
-    """How much thinner than the first method's each layer's messages are."""
+    """Lines that say how much smaller each layer's messages are than the first method's."""
     if not result.rows:
         return []
     first = result.rows[0].channels
     lines = []
     for row in result.rows[1:]:
-        both = [name for name in first if name.endswith(".forward") and 0 < row.channels.get(name, 0) < first[name]]
-        ratios = ", ".join(f"{name.removesuffix('.forward')} {first[name] / row.channels[name]:.1f}x" for name in both)
+        names = [name for name in first if name.endswith(".forward") and 0 < row.channels.get(name, 0) < first[name]]
+        ratios = ", ".join(f"{name.removesuffix('.forward')} {first[name] / row.channels[name]:.1f}x" for name in names)
         if ratios:
             lines.append(f"{row.method}: halo messages thinner than {result.rows[0].method}'s by {ratios}")
     return lines
 
 
 def links(profile: Mapping[str, Any]) -> Table:
-    """Each ordered pair's rate and latency, as a matrix: rows send."""
+    """The rate and latency of each ordered pair of ranks, as a matrix: rows send."""
     world_size = profile["world_size"]
     cells = {(row["src"], row["dst"]): row for row in profile["links"]}
     table = Table(title="Links, Mbit/s (latency in ms); rows send", box=box.SIMPLE_HEAD)
@@ -139,7 +139,7 @@ def links(profile: Mapping[str, Any]) -> Table:
 
 
 def check(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Predicted beside measured."""
+    """Predicted times beside measured ones."""
     errors = [row["error"] for row in rows]
     table = Table(
         title="Predicted beside measured",
@@ -159,7 +159,7 @@ def _link(row: Mapping[str, Any] | None) -> str:
 
 
 def parts(result: Mapping[str, Any]) -> Table:
-    """A partition's parts."""
+    """The parts of a partition."""
     table = Table(
         title=f"{escape(result['data'])}: {result['num_nodes']:,} nodes, {result['num_edges']:,} edges",
         box=box.SIMPLE_HEAD,
@@ -178,7 +178,7 @@ def parts(result: Mapping[str, Any]) -> Table:
 
 
 def _short(number: int) -> str:
-    """At most six characters wide up to a billion."""
+    """The number in at most six characters, up to a billion."""
     for unit, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if number >= 100 * unit:
             return f"{number / unit:,.0f}{letter}"
@@ -211,7 +211,7 @@ def epoch_line(method: str, row: Mapping[str, Any], epochs: int) -> str:
 
 
 def trained(result: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> Table:
-    """What came of a run, beside another one's."""
+    """The result of a run, beside that of another run if one is given."""
     runs = [result] if other is None else [other, result]
     table = Table(
         title=f"{result['model']} on {escape(result['data'])}, {result['workers']} ranks",
@@ -244,8 +244,8 @@ def trained(result: Mapping[str, Any], other: Mapping[str, Any] | None = None) -
 
 
 def assigned(record: Mapping[str, Any]) -> Table:
-    """The bits that were last chosen, by layer and direction."""
-    widths = sorted({int(bits) for each in record["messages"] for bits in each["rows_at_bits"]})
+    """The bits that were chosen last, by layer and direction."""
+    widths = sorted({int(bits) for message in record["messages"] for bits in message["rows_at_bits"]})
     predicted = record["predicted_epoch_s"]
     table = Table(
         title=f"bits of messages from epoch {record['from_epoch'] + 1} on",
@@ -257,16 +257,16 @@ def assigned(record: Mapping[str, Any]) -> Table:
     for width in widths:
         table.add_column(str(width), justify="right", no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
-    for each in record["messages"]:
-        rows = max(1, sum(each["rows_at_bits"].values()))
-        shares = [each["rows_at_bits"].get(str(width), 0) / rows for width in widths]
+    for message in record["messages"]:
+        rows = max(1, sum(message["rows_at_bits"].values()))
+        shares = [message["rows_at_bits"].get(str(width), 0) / rows for width in widths]
         cells = [f"{share:.0%}" if share else "" for share in shares]
-        table.add_row(each["channel"], *cells, f"{each['predicted_bytes']:,}")
+        table.add_row(message["channel"], *cells, f"{message['predicted_bytes']:,}")
     return table
 
 
 def caches(result: Mapping[str, Any]) -> Table:
-    """What each cache of minibatch training would come to."""
+    """What each cache of minibatch training would fetch, send and hold."""
     table = Table(
         title=f"minibatch training on {escape(result['data'])}, {result['parts']} ranks, {result['steps']} steps",
         caption=f"predicted by VIP; of the bytes {result['gradient_bytes']:,} are gradients; rows held: of features, "
@@ -310,7 +310,7 @@ def groups(plan: Plan, title: str) -> Table:
 
 
 def fusions(plan: Plan, measured_s: float) -> Table:
-    """The plan's step beside those of the usual ways."""
+    """The predicted step of the plan, beside those of the usual ways to send gradients."""
     assert plan.predicted is not None
     gap = f"at most {plan.predicted.gap_s * 1e3:.2f} ms above the best" if plan.predicted.gap_s else "proven the best"
     table = Table(
@@ -327,7 +327,7 @@ def fusions(plan: Plan, measured_s: float) -> Table:
 
 
 def _fetched(predicted: Mapping[str, Any]) -> str:
-    """What minibatch training was predicted to send."""
+    """A caption that says what minibatch training was predicted to fetch and send."""
     return (
         f"{predicted['steps']} steps an epoch; {predicted['cached_rows']:,} rows cached over all ranks; predicted: "
         f"{predicted['remote_rows']:,} rows fetched and {predicted['bytes_per_epoch']:,} bytes an epoch"
@@ -335,7 +335,7 @@ def _fetched(predicted: Mapping[str, Any]) -> str:
 
 
 def _widths(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Which side of its map each layer sends."""
+    """A caption that says how many columns each layer sends: the rows it reads, or those after its linear map."""
     later = [row for row in messages if not row["once"]]
     shown = ", ".join(
         f"layer {row['layer']}: {row['sends']} columns" + (" (after its map)" if row["sends"] < row["reads"] else "")

@@ -1,4 +1,4 @@
-"""`thinwire train`: its options, and what it shows. `train_words.py` reads the method's own."""
+"""`thinwire train`: its options, and what it prints. `train_words.py` parses each method's own options."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ AGAINST = "against"  # in --out: the run to compare with
 
 @dataclass
 class Train:
-    """Train on a graph, a part of it on each rank: on all nodes at once, or (salient) on sampled batches.
+    """Train on a graph with a part of it on each rank: on all nodes at once, or on sampled batches (salient).
 
     thinwire train                                     a synthetic graph, two ranks, float32 messages
 
@@ -43,66 +43,66 @@ class Train:
 
     thinwire train auto --hosts 4 --rate 100mbit       whichever `thinwire plan` recommends there
 
-    thinwire train salient --cache 0.16                sampled batches, features in parts, a cache
+    thinwire train salient --cache 0.16                sampled batches, partitioned features, a cache
 
     thinwire train --data shards --hosts 4 --rate 100mbit  on emulated hosts (root)
 
     thinwire train --out run --epochs 200              keeps checkpoints; goes on with --resume
 
-    torchrun --nproc-per-node 2 -m thinwire train      as part of a job of torchrun's
+    torchrun --nproc-per-node 2 -m thinwire train      as part of a torchrun job
     """
 
     joins: ClassVar[bool] = True
-    # None: the one that a prediction recommends.
+    # None (auto): the method that a prediction recommends.
     method: Annotated[Method | None, tyro.conf.Fixed, tyro.conf.Suppress] = field(default_factory=Exact)
     data: str = "synthetic"
     """A graph by name (synthetic:..., planetoid:cora, graph.npz), or a folder that `thinwire partition` has written."""
     model: Annotated[str, tyro.conf.arg(metavar="sage|gcn|gat|gin|MODULE:FUNCTION")] = "sage"
-    """Kind of layers; gcn weighs by edge weights, the others leave weights and features of edges aside. Or a function
-    of your own, package.module:function, that makes a model of (num_features, num_classes), whose forward takes x,
-    edge_index, and edge_weight and edge_attr if it likes."""
+    """Kind of layers; gcn uses edge weights, the others ignore weights and features of edges. Or your own function,
+    package.module:function: called with (num_features, num_classes), it returns a model whose forward takes x,
+    edge_index and, optionally, edge_weight and edge_attr."""
     check: bool = True
-    """A model of your own is tried first, on a tiny graph, whole and in parts, and refused if it is not the same."""
+    """Try your own model on a tiny graph first, whole and in parts, and refuse it if the results differ."""
     layers: int = 3
-    """How many."""
+    """Number of layers."""
     hidden: int = 128
-    """How wide."""
+    """Width of hidden layers."""
     dropout: float = 0.0
-    """Share of values dropped between them."""
+    """Share of values dropped between layers."""
     norm: Literal["layer", "batch", "none"] = "layer"
-    """What stands between them."""
+    """Normalisation between layers."""
     mode: Literal["fullgraph", "minibatch"] | None = None
-    """All nodes at once, or sampled batches. (as the method says)"""
+    """All nodes at once, or sampled batches. (by the method)"""
     against: Annotated[str, tyro.conf.arg(metavar="METHOD")] = ""
-    """Train by this method first, on the same shards, and show both; with its options, like "sylvie --bits 2"."""
+    """Train with this method first, on the same shards, and show both. Give options with it: "sylvie --bits 2"."""
     profile: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """adaqp, auto: what `thinwire profile` wrote, instead of a first look at the wires."""
+    """adaqp, auto: file that `thinwire profile` wrote, instead of measuring the links at the start."""
     epochs: int = 60
-    """How many."""
+    """Number of epochs."""
     lr: float = 0.01
     """Learning rate."""
     optimizer: Literal["auto", "adam", "qhadam"] = "auto"
-    """auto: adam, and qhadam where messages are stale, which Adam's momentum does not bear."""
+    """auto: qhadam if the method's messages may be stale, which Adam's momentum does not tolerate; else adam."""
     decay: Literal["none", "cosine"] = "none"
-    """Of the learning rate: constant, or falling to 0 at the last epoch along a cosine."""
+    """Learning rate over the epochs: constant, or falling to 0 at the last epoch along a cosine."""
     workers: int = 2
-    """Ranks on this machine."""
+    """Number of ranks on this machine."""
     hosts: int = 0
-    """Emulated hosts instead, one rank each."""
+    """Number of emulated hosts with one rank each, instead of --workers."""
     rate: Annotated[str, tyro.conf.arg(metavar="RATE")] = "1gbit"
     """Rate of each emulated host's link, both ways."""
     seed: int = 0
     """Seed of weights, partition, dropout and rounding."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Keep plan, events, checkpoints and predictions here."""
+    """Folder to keep plan, events, checkpoints and predictions in."""
     checkpoint_every: int = 10
     """With --out: epochs between checkpoints."""
     checkpoint_steps: int = 1000
-    """salient, with --out: steps between checkpoints within an epoch; 0 at epochs' ends only."""
+    """salient, with --out: steps between checkpoints within an epoch; 0: only at epochs' ends."""
     resume: tyro.conf.FlagCreatePairsOff[bool] = False
     """Go on from the last checkpoint in --out."""
     resume_epoch: Annotated[str, tyro.conf.arg(metavar="E[:STEP]")] = ""
-    """With --resume: from the checkpoint after this epoch instead, or after so many steps of the next."""
+    """With --resume: go on from the checkpoint after E epochs instead, or after E epochs and STEP steps."""
     limit: Limit = limit.USUAL
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result to this file."""
@@ -151,7 +151,7 @@ class Train:
                 beside = (self.out or folder) / AGAINST
                 other = ranks.train(self._beside(job, beside), beside / EVENTS, console)
             result = ranks.train(job, (self.out or folder) / EVENTS, console)
-        if console.quiet:  # one rank of many: the first one tells
+        if console.quiet:  # in a torchrun job, only rank 0 prints
             return
         console.print(tables.trained(result, other))
         if other and ranks.to_json()["kind"] == "local":
@@ -169,16 +169,16 @@ class Train:
                 markup=False,
                 soft_wrap=True,
             )
-            both = f"{self.out} {self.out / AGAINST}" if other else str(self.out)
-            console.print(f"look at it: thinwire report {both}", highlight=False, markup=False, soft_wrap=True)
+            folders = f"{self.out} {self.out / AGAINST}" if other else str(self.out)
+            console.print(f"look at it: thinwire report {folders}", highlight=False, markup=False, soft_wrap=True)
         if self.json is not None:
             content = {**artifacts.stamp(seed=self.seed, world_size=result["workers"]), **result}
             artifacts.write_json(self.json, content | ({"against": other} if other else {}))
             console.print(f"written: {self.json}", highlight=False, markup=False, soft_wrap=True)
 
     def _beside(self, job: Job[Any], folder: Path) -> Job[Any]:
-        """The run to compare with; kept, if this one is, in a folder of its own."""
-        # All agree first: then the first rank has seen that --out was as it should be, and something may be made in it.
+        """The job to compare with. If this run is kept, that one is kept too, in `folder`."""
+        # Ranks agree before the folder is made: then rank 0 has checked --out as it was, and it may change.
         resume = launch.from_first_rank((folder / EVENTS).exists()) and job.resume
         folder.mkdir(parents=True, exist_ok=True)
         out = str(folder.resolve()) if self.out is not None else ""
@@ -192,11 +192,11 @@ class Train:
         return method_of(self.against)
 
     def _methods(self) -> list[Method]:
-        """Those that are known to run."""
+        """The methods known so far: the one chosen, unless it is auto, and the one to compare with."""
         return [*([] if self.method is None else [self.method]), *([self._other()] if self.against else [])]
 
     def _expect_used(self) -> None:
-        """Refuse what would have no effect."""
+        """Raise if an option would have no effect."""
         methods = self._methods()
         sampled = any(method.name in minibatch.METHODS for method in methods)
         if ":" in self.model:
@@ -226,7 +226,10 @@ class Train:
             raise ValueError("--resume-epoch goes with --resume and --out")
 
     def _settle_method(self, shards: str, console: Console) -> dict[str, Any]:
-        """Turn auto into a method: that of the run which goes on, or the one that is predicted to be the fastest."""
+        """Set the method for auto: that of the run to resume, or the one that a prediction recommends.
+
+        Returns the prediction, for plan.json.
+        """
         kept = launch.from_first_rank(plan_in(self.out)) if self.resume else None
         if kept is not None:
             self.method = method_of(str(kept.get("method") or kept["plan"]["method"]))
@@ -281,7 +284,7 @@ class Train:
 
 
 def method_named(name: str) -> type[Method]:
-    """The class of this method; a mistyped name is answered with the nearest."""
+    """The class of this method; the error for an unknown name suggests the nearest."""
     if name not in METHODS:
         known = ", ".join((*METHODS, AUTO))
         raise ValueError(f"there is no method {name!r}; give one of {known}.{nearest(name, (*METHODS, AUTO))}")
@@ -289,6 +292,6 @@ def method_named(name: str) -> type[Method]:
 
 
 def method_of(words: str) -> Method:
-    """The method that these words make."""
+    """The method that these words describe."""
     name, options = split(words)
     return made(method_named(name), options, words)

@@ -1,4 +1,4 @@
-"""`thinwire train [METHOD] [options]`: a method's own options, beside those that every method has."""
+"""`thinwire train [METHOD] [options]`: parses the method's own options together with those of every method."""
 
 import typing
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,12 @@ METHOD = "--method"
 
 
 def train_from(words: Sequence[str]) -> Train:
-    """The command that these words call."""
+    """The command with its options, parsed from these words."""
     name, options = _name_and_options(words)
     if name == "" and not options:
-        return Train()  # nothing to read, and no wait for what reads it
+        return Train()  # nothing to parse
     kind = None if name == AUTO else method_named(name or _usual(options))
-    called = kind if name else None  # without a name the help is that of all methods
+    called = kind if name else None  # without a name, the help is about all methods
     if not {"--help", "-h"} & set(options):
         _expect_options(options, kind)
     check_choices(_hints(kind), options)
@@ -43,7 +43,7 @@ def train_from(words: Sequence[str]) -> Train:
 
 
 def _name_and_options(words: Sequence[str]) -> tuple[str, list[str]]:
-    """The method, as the first word or by --method, and the other words."""
+    """The method's name, given as the first word or by --method, and the other words."""
     names, options = [], list(words)
     if options and not options[0].startswith("-"):
         names.append(options.pop(0))
@@ -60,13 +60,13 @@ def _name_and_options(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _usual(options: Sequence[str]) -> str:
-    """The method, where none is named."""
+    """The method if none is named."""
     text = " ".join(options).replace("=", " ")
     return Salient.name if "--mode minibatch" in text else "exact"
 
 
 def _expect_options(words: Sequence[str], kind: type[Method] | None) -> None:
-    """Raise where an option is another method's, or nobody's."""
+    """Raise if an option belongs to another method, or to none."""
     known = {dashed(option.name) for option in fields(Train)} - {METHOD}
     known |= {f"--no-{option.name}" for option in fields(Train) if option.type is bool}
     known |= set() if kind is None else set(map(dashed, options_of(kind)))
@@ -95,7 +95,7 @@ def _hints(kind: type[Method] | None) -> dict[str, Any]:
 
 
 def _fields(kind: type[Method] | None) -> list[tuple[str, Any, Any]]:
-    """The method's options first, all of them without a prefix."""
+    """The method's own options first, then the common ones; none has a prefix."""
     common = ("common", Annotated[Train, tyro.conf.arg(name="")], field(default_factory=Train))
     if kind is None:
         return [common]
@@ -103,7 +103,7 @@ def _fields(kind: type[Method] | None) -> list[tuple[str, Any, Any]]:
 
 
 def _lists(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """Numbers with commas between, as everywhere."""
+    """tyro's rule for lists: numbers separated by commas, as in all other places."""
     if info.type_origin is not tuple:
         return None
     return PrimitiveConstructorSpec(
@@ -117,7 +117,7 @@ def _lists(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 
 def _description(kind: type[Method] | None) -> str:
     if kind is not None:
-        return f"{kind.__doc__}\n\nIts own options stand first, then those of every method."
+        return f"{kind.__doc__}\n\nIts own options come first, then those of every method."
     methods = "\n\n".join(_listed())
     return f"{Train.__doc__}\n\nMethods, each with its own --help (thinwire train sylvie --help):\n\n{methods}"
 
@@ -125,4 +125,4 @@ def _description(kind: type[Method] | None) -> str:
 def _listed() -> Iterator[str]:
     for name, kind in METHODS.items():
         yield f"{name}: {about(kind)}"
-    yield f"{AUTO}: the fastest here, by a prediction"
+    yield f"{AUTO}: the method predicted to be the fastest here"

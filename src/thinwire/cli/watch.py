@@ -1,4 +1,4 @@
-"""Follow a run by its events: a bar on a terminal; elsewhere a line now and then."""
+"""Follow a run by its events: a progress bar on a terminal, otherwise a line from time to time."""
 
 import json
 import threading
@@ -11,18 +11,18 @@ from rich.console import Console
 from thinwire.cli import progress, tables
 
 LOOK_S = 0.2
-# So many lines where there is no terminal.
+# Lines in all, if there is no terminal.
 LINES = 10
 
 
 @contextmanager
 def watched(events: Path, what: str, epochs: int, console: Console) -> Iterator[None]:
-    """While inside, epochs are shown as they are written to `events`."""
+    """Inside the block, epochs are shown as they are written to `events`."""
     if console.quiet:
         yield
         return
     over = threading.Event()
-    shown_before = set(_lines(events))  # of a run that goes on
+    shown_before = set(_lines(events))  # lines of a run that is resumed
     with progress.bar(f"{what}: starting") as show:
         watcher = threading.Thread(target=_watch, args=(events, what, shown_before, epochs, over, console, show))
         watcher.start()
@@ -57,5 +57,5 @@ def _watch(
 
 
 def _lines(events: Path) -> list[str]:
-    """Whole ones only."""
+    """The complete lines of the file."""
     return events.read_text().rpartition("\n")[0].splitlines() if events.exists() else []

@@ -1,8 +1,8 @@
-"""What each method would take, before training: a few epochs recorded here, replayed on the wires there will be.
+"""What an epoch of each method would take, predicted before training: recorded here, replayed on the target network.
 
-record     a few epochs of every method, each step and transfer noted (script)
-replay     the same steps with the transfers of another network. Pure
-predict    a row for each method, which one to take, and how that changes with the rate. Pure
+record     runs a few epochs of every method and notes each step and transfer (a script)
+replay     takes the same steps with the transfers of another network. Pure
+predict    gives a row for each method, the recommended one, and how that changes with the rate. Pure
 """
 
 from thinwire.prediction.comparison import Prediction, Row, predict

@@ -1,4 +1,4 @@
-"""Workload `predict`: what was predicted, and then what is measured, at several rates of the same emulated hosts."""
+"""Workload `predict`: predictions beside measurements, at several rates of the same emulated hosts."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ RATES = "rates"
 
 
 def check(case: Case) -> None:
-    """Raise where the case does not know its rates, methods or settings."""
+    """Raise if the case lacks rates, or has unknown methods or settings."""
     if not rates_of(case):
         raise ValueError(f'{case.name}: settings.{RATES} is missing; give some, like "100mbit,1gbit"')
     fullgraph.check(case.methods, _without_rates(case.settings))
@@ -35,7 +35,7 @@ def rates_of(case: Case) -> list[str]:
 
 
 def run(case: Case, *, on_progress: Callable[[float, str], None] = lambda share, what: None) -> CaseResult:
-    """One recording of each method on this machine, then a lab for each rate. Rows are methods at rates."""
+    """Record each method once on this machine, then measure in a lab at each rate. A row is a method at a rate."""
     rates = rates_of(case)
     on_progress(0.0, "a few epochs of each method here")
     predictions = _predictions(case, rates)
@@ -47,29 +47,29 @@ def run(case: Case, *, on_progress: Callable[[float, str], None] = lambda share,
         def on_part(part: float, what: str, begun: float = begun, share: float = share, rate: str = rate) -> None:
             on_progress(begun + part * share, f"{rate}: {what}")
 
-        there = replace(case, workload="fullgraph", rate=rate, settings=_without_rates(case.settings))
-        result = harness.run(there, on_progress=on_part)
+        at_rate = replace(case, workload="fullgraph", rate=rate, settings=_without_rates(case.settings))
+        result = harness.run(at_rate, on_progress=on_part)
         rows += beside(result.rows, predictions[rate], rate)
         failed = failed or result.failed
     return CaseResult(case, rows, failed)
 
 
 def beside(measured: Sequence[MethodRow], prediction: Prediction, rate: str) -> list[MethodRow]:
-    """Each measured row with what was predicted of it, and what the recommended one loses to the best. Pure."""
+    """Each measured row with its prediction; the recommended method's row also has its time over the best's. Pure."""
     predicted = {row.method: row.epoch_s for row in prediction.rows}
     seconds = {row.method: row.seconds_median for row in measured}
     least = min(seconds.values(), default=float("nan"))
-    found = []
+    rows = []
     for row in measured:
-        more: dict[str, Any] = {**(row.more or {}), "at": rate, "predicted_s": predicted[row.method]}
+        figures: dict[str, Any] = {**(row.more or {}), "at": rate, "predicted_s": predicted[row.method]}
         if row.method == prediction.recommended:
-            more["recommended_over_best"] = row.seconds_median / least
-        found.append(replace(row, method=f"{row.method} at {rate}", more=more))
-    return found
+            figures["recommended_over_best"] = row.seconds_median / least
+        rows.append(replace(row, method=f"{row.method} at {rate}", more=figures))
+    return rows
 
 
 def errors(rows: Sequence[MethodRow]) -> tuple[float, float]:
-    """Median and largest share by which predictions were off."""
+    """The median and the largest relative error of the predictions."""
     off = [abs((row.more or {})["predicted_s"] / row.seconds_median - 1) for row in rows]
     return (statistics.median(off), max(off)) if off else (float("nan"), float("nan"))
 
@@ -79,7 +79,7 @@ def _predictions(case: Case, rates: Sequence[str]) -> dict[str, Prediction]:
     with scratch_folder("predict") as folder:
         fullgraph.set_up(case, folder)
         profile = folder / "profile.json"
-        # The rate drops out of the choice of bits where all links are alike.
+        # Any rate will do: where all links are alike, the choice of bits does not depend on it.
         artifacts.write_json(profile, even(ranks, parse_rate(rates[0])).to_json())
         arguments = (
             case.methods,
@@ -89,9 +89,9 @@ def _predictions(case: Case, rates: Sequence[str]) -> dict[str, Prediction]:
             str(profile),
             case.limit_s,
         )
-        found, _ = launch.run(record, *arguments, workers=ranks)[0]
+        recordings, _ = launch.run(record, *arguments, workers=ranks)[0]
     cores = machine.cores()  # emulated hosts share this machine's
-    return {rate: predict(found, even(ranks, parse_rate(rate)), cores=cores, chart=False) for rate in rates}
+    return {rate: predict(recordings, even(ranks, parse_rate(rate)), cores=cores, chart=False) for rate in rates}
 
 
 def _without_rates(settings: Mapping[str, Any]) -> dict[str, Any]:

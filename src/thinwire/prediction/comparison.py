@@ -1,4 +1,4 @@
-"""From recordings to a row for each method, which one to take and why, and how that changes with the rate. Pure."""
+"""From recordings to a row for each method, the recommended one and why, and how times change with the rate. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,28 +13,28 @@ from thinwire.prediction.wires import RATES, even
 
 MODEL = "replay"
 EXACT = Exact.name
-# Predictions differ by less than they err: of two that are about equal, the one that changes training less.
+# Times within this factor differ by less than predictions err: then the method that changes training least is taken.
 CLOSE = 1.02
-# Where exact hardly waits, what another seems to win must be more than a prediction errs.
+# If exact waits for less than IDLE of its epoch, another method must be faster by WORTH, more than predictions err.
 IDLE, WORTH = 0.05, 1.10
 
 
 @dataclass(frozen=True)
 class Row:
-    """A method on these wires."""
+    """What is predicted for a method on these wires."""
 
     method: str
     epoch_s: float
     bytes_per_epoch: int
     memory_bytes: int
-    speedup: float  # of exact's epoch
-    waits: float  # share of the epoch that is not there on wires that take nothing
+    speedup: float  # over exact's epoch
+    waits: float  # share of the epoch that would be saved if transfers took no time
     model: str = MODEL  # what the seconds come from
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """`rates`: seconds of an epoch by method at each rate, were all links alike."""
+    """`rates`: for each rate, seconds of an epoch by method if all links had that rate."""
 
     rows: list[Row]
     recommended: str
@@ -52,27 +52,27 @@ class Prediction:
 
 
 def predict(recordings: Sequence[Recording], cost: CostModel, *, cores: int | None, chart: bool = True) -> Prediction:
-    """On these wires; `cores` that all ranks share, None: each has its own."""
-    seconds = {each.method: epoch_s(each, cost, cores) for each in recordings}
+    """Predict each recorded method on the wires of `cost`. All ranks share `cores`; None: each has cores of its own."""
+    seconds = {recording.method: epoch_s(recording, cost, cores) for recording in recordings}
     base = seconds[base_of(seconds)]
     nothing = even(cost.world_size, 1e15, 0.0)
     rows = [
         Row(
-            each.method,
-            seconds[each.method],
-            each.bytes_per_epoch,
-            each.memory_bytes,
-            base / seconds[each.method],
-            max(0.0, 1 - epoch_s(each, nothing, cores) / seconds[each.method]),
+            recording.method,
+            seconds[recording.method],
+            recording.bytes_per_epoch,
+            recording.memory_bytes,
+            base / seconds[recording.method],
+            max(0.0, 1 - epoch_s(recording, nothing, cores) / seconds[recording.method]),
         )
-        for each in recordings
+        for recording in recordings
     ]
     rates = {}
     if chart:
         for rate, bits_per_s in RATES.items():
             wires = even(cost.world_size, bits_per_s)
-            rates[rate] = {each.method: epoch_s(each, wires, cores) for each in recordings}
-    # One rank sends nothing: what differs is noise.
+            rates[rate] = {recording.method: epoch_s(recording, wires, cores) for recording in recordings}
+    # A single rank sends nothing: differences between methods are noise.
     recommended = EXACT if cost.world_size == 1 and EXACT in seconds else choose(seconds)
     exact = next((row for row in rows if row.method == EXACT), None)
     if exact is not None and exact.waits < IDLE and exact.epoch_s < WORTH * seconds[recommended]:
@@ -81,27 +81,27 @@ def predict(recordings: Sequence[Recording], cost: CostModel, *, cores: int | No
 
 
 def epoch_s(recording: Recording, cost: CostModel, cores: int | None) -> float:
-    """In the mean of many epochs."""
-    every = replay(recording.scripts, cost, cores=cores)
-    weighed = sum(seconds * weight for seconds, weight in zip(every, recording.weights, strict=True))
+    """Seconds of an epoch, as the weighted mean of the recorded epochs."""
+    replayed = replay(recording.scripts, cost, cores=cores)
+    weighed = sum(seconds * weight for seconds, weight in zip(replayed, recording.weights, strict=True))
     return weighed / sum(recording.weights) + recording.more_s
 
 
 def base_of(seconds: Mapping[str, float]) -> str:
-    """What speed-ups are over: exact, or else the first."""
+    """The method that speed-ups are relative to: exact, or the first if exact is missing."""
     return EXACT if EXACT in seconds else next(iter(seconds))
 
 
 def comparable(seconds: Mapping[str, float]) -> Mapping[str, float]:
-    """Of those that train on the whole graph; of all, where none does."""
-    return {method: each for method, each in seconds.items() if not is_sampled(method)} or seconds
+    """The methods that train on the whole graph; all methods, if none does."""
+    return {method: epoch for method, epoch in seconds.items() if not is_sampled(method)} or seconds
 
 
 def choose(seconds: Mapping[str, float]) -> str:
-    """The quickest of those that train on the whole graph; of about equal ones the gentlest."""
+    """The fastest method that trains on the whole graph; of about equally fast ones, the one that changes it least."""
     whole = comparable(seconds)
     least = min(whole.values())
-    close = [method for method, each in whole.items() if each <= CLOSE * least]
+    close = [method for method, epoch in whole.items() if epoch <= CLOSE * least]
     return min(close, key=lambda method: job_of(method, {}, 0).method.gentleness)
 
 

@@ -1,4 +1,4 @@
-"""A prediction from this machine: a few epochs on ranks that are started here, or on those of the job it is in."""
+"""A prediction from a few epochs recorded on ranks started here, or on the ranks of the job this process is in."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,14 +23,14 @@ def predict_here(
     seed: int = 0,
     limit_s: float = LIMIT_S,
 ) -> Prediction:
-    """On the wires of `cost`; none given: on those between these ranks, as they are measured.
+    """Predict each method on the wires of `cost`; if None, on the wires between these ranks, which are measured.
 
-    `shards` is a folder; where empty, each machine of a job partitions settings' `data` itself.
+    `shards` is a folder; if empty, each machine of the job partitions settings' `data` itself.
     """
     with scratch_folder("prediction") as folder:
         profile = folder / "profile.json"
         if cost is not None:
             artifacts.write_json(profile, cost.to_json())
         arguments = (methods, settings, seed, shards, str(profile) if cost is not None else "", limit_s)
-        found, between = launch.run(record, *arguments, workers=ranks)[0]
-    return predict(found, cost or between, cores=cores)
+        recordings, measured = launch.run(record, *arguments, workers=ranks)[0]
+    return predict(recordings, cost or measured, cores=cores)

@@ -1,4 +1,4 @@
-"""The most memory that this process had since a moment, where the system can tell."""
+"""Peak memory of this process since a moment, where the system can tell."""
 
 import contextlib
 import resource
@@ -8,7 +8,7 @@ PROCESS = Path("/proc/self")
 
 
 def reset_peak() -> None:
-    """From now on. Where the system can't, the peak stays that of the whole process."""
+    """Measure the peak from now on. If the system can't, it stays the peak since the process began."""
     with contextlib.suppress(OSError):
         (PROCESS / "clear_refs").write_text("5")
 

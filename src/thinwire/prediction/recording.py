@@ -1,4 +1,4 @@
-"""A few epochs of every method on ranks that are here, with each step and transfer noted. What every rank does."""
+"""Records a few epochs of every method, with each step and transfer noted. All ranks run this."""
 
 import gc
 import time
@@ -20,19 +20,19 @@ from thinwire.training.own_shard import own_shard
 from thinwire.training.run import Run
 
 CHANNEL = "recording"
-MANY = 1 << 20  # epochs, more than there will be
+MANY = 1 << 20  # epochs of the job: more than are ever recorded
 
 
 @dataclass(frozen=True)
 class Recording:
-    """One method's: every rank's script, and what an epoch counts in the mean of many."""
+    """A method's recording: the script of every rank, and the weight of each recorded epoch in the mean."""
 
     method: str
     scripts: list[Script]
     weights: list[float]
     bytes_per_epoch: int
-    memory_bytes: int  # of the rank with the most
-    more_s: float = 0.0  # an epoch, in the mean: choosing bits
+    memory_bytes: int  # of the rank that needs most
+    more_s: float = 0.0  # mean seconds an epoch that are not in the scripts: choosing bits
 
 
 def record(
@@ -43,21 +43,24 @@ def record(
     profile: str,
     limit_s: float = LIMIT_S,
 ) -> tuple[list[Recording], CostModel]:
-    """The same on every rank; and the wires between these ranks. `profile` is of the wires that there will be."""
+    """Recordings of these methods, the same on every rank, and a cost model of the wires between these ranks.
+
+    `profile` is a file that describes the wires to predict for.
+    """
     jobs = {
         name: replace(methods.job_of(name, settings, seed), shards=shards, profile=profile, epochs=MANY)
         for name in names
     }
     first = next(iter(jobs.values()))
     with Door(limit_s=limit_s) as door, own_shard(first, door) as (shard, manifest):
-        found = []
+        recordings = []
         for name, job in jobs.items():
             reset_peak()
             run = methods.run_of(job, shard, door, manifest)
-            found.append(_recorded(name, run, door))
+            recordings.append(_recorded(name, run, door))
             del run
-            gc.collect()  # models and their hooks know each other; the next one's memory is its own
-        return found, quick_probe(door, shard.x.device)
+            gc.collect()  # models and their hooks form cycles; they must not count in the next method's memory
+        return recordings, quick_probe(door, shard.x.device)
 
 
 def _recorded(name: str, run: Run, door: Door) -> Recording:
@@ -66,7 +69,7 @@ def _recorded(name: str, run: Run, door: Door) -> Recording:
     run.horizon = window.noted.stop
     for epoch in range(window.first, window.noted.start):
         run.step(epoch)
-    door.barrier(channel=CHANNEL)  # all begin together
+    door.barrier(channel=CHANNEL)  # all ranks begin together
     door.books.take()
     busy_s, event_log = time.process_time(), EventLog()
     door.books.event_log = event_log
@@ -78,24 +81,26 @@ def _recorded(name: str, run: Run, door: Door) -> Recording:
     door.books.event_log = None
     sent = sum(book.bytes_sent for book in door.books.take().values())
     beside_s = max(0.0, time.process_time() - busy_s - (time.thread_time() - event_log.begun.computed_s))
-    own = steadied(script(event_log, ends, by_wall=torch.get_num_threads() > 1, beside_s=beside_s / max(1, sent)))
+    rank_script = steadied(
+        script(event_log, ends, by_wall=torch.get_num_threads() > 1, beside_s=beside_s / max(1, sent))
+    )
     gathered = door.gather_json(
-        [own.to_json(), _bytes(own, window.weights), peak_bytes(), run.choosing_s()], channel=CHANNEL
+        [rank_script.to_json(), _bytes(rank_script, window.weights), peak_bytes(), run.choosing_s()], channel=CHANNEL
     )
     return Recording(
         name,
-        [Script.from_json(each[0]) for each in gathered],
+        [Script.from_json(row[0]) for row in gathered],
         window.weights,
-        sum(each[1] for each in gathered),
-        max(each[2] for each in gathered),
-        max(each[3] for each in gathered),
+        sum(row[1] for row in gathered),
+        max(row[2] for row in gathered),
+        max(row[3] for row in gathered),
     )
 
 
-def _bytes(own: Script, weights: Sequence[float]) -> int:
-    """That this rank sends in an epoch, in the mean."""
+def _bytes(rank_script: Script, weights: Sequence[float]) -> int:
+    """Mean bytes that this rank sends in an epoch."""
     total = 0.0
-    for steps, weight in zip(own.epochs, weights, strict=True):
+    for steps, weight in zip(rank_script.epochs, weights, strict=True):
         posted = [name for kind, _, name in steps if kind == "post"]
-        total += weight * sum(sum(own.operations[name].bytes_to.values()) for name in posted)
+        total += weight * sum(sum(rank_script.operations[name].bytes_to.values()) for name in posted)
     return int(total / sum(weights))

@@ -1,8 +1,8 @@
-"""Recorded epochs on other wires and other cores: how long they would take. Pure.
+"""How long recorded epochs would take on other wires and other cores. Pure.
 
 Ranks compute, post and wait as recorded. A transfer begins when the last rank has posted it, takes its fixed time, and
-then shares the wires evenly with all that are under way. What ranks compute, and what transfers compute behind their
-backs, shares the cores, where ranks have one machine; ranks on machines of their own share nothing.
+then shares the wires evenly with all transfers under way. If ranks are on one machine, their computation shares its
+cores, and so does what transfers compute on other threads. Ranks on machines of their own share nothing.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ CLOSE_S = 1e-12
 @dataclass
 class _Transfer:
     missing: int  # ranks that have not posted it
-    fixed_s: float  # left of what it takes however small it is
-    wire_s: float  # left, if it had the wires to itself
-    beside_s: float  # left of what its bytes make a thread of each rank compute
+    fixed_s: float  # left of the time that it takes whatever its size
+    wire_s: float  # left of its time on the wires, if it had them to itself
+    beside_s: float  # left of the seconds that a thread of each rank computes for it
     is_over: bool = False
 
 
@@ -29,7 +29,7 @@ class _Rank:
     script: Script
     epoch: int = 0
     place: int = 0
-    left_s: float = 0.0  # of what it computes now
+    left_s: float = 0.0  # of the computation under way
     waits_for: str = ""
     ends: list[float] = field(default_factory=list)  # of epochs
 
@@ -43,7 +43,7 @@ class _Rank:
 
 
 def replay(scripts: Sequence[Script], cost: CostModel, *, cores: int | None) -> list[float]:
-    """Seconds of each epoch, by the rank that is last. `cores` that all ranks share; None: each has its own."""
+    """Seconds of each epoch, up to the last rank's end. All ranks share `cores`; None: each has cores of its own."""
     if len(scripts) != cost.world_size:
         raise ValueError(f"{len(scripts)} ranks were recorded, the wires are of {cost.world_size}; give as many")
     return _Replay(scripts, cost, cores).run()
@@ -73,24 +73,24 @@ class _Replay:
     def _transfer(name: str, scripts: Sequence[Script], cost: CostModel) -> _Transfer:
         posted = [script.operations[name] for script in scripts if name in script.operations]
         kind, n = posted[0].kind, cost.world_size
-        total = sum(sum(each.bytes_to.values()) for each in posted)
+        total = sum(sum(operation.bytes_to.values()) for operation in posted)
         beside_s = sum(script.beside_s for script in scripts) / n * total / n
         if kind == "all_to_all":
-            whole = cost.all_to_all([[each.bytes_to.get(peer, 0) for peer in range(n)] for each in posted])
+            whole = cost.all_to_all([[operation.bytes_to.get(peer, 0) for peer in range(n)] for operation in posted])
             nothing = cost.all_to_all([[0.0] * n] * n)
         elif kind == "all_reduce":
-            size = max(sum(each.bytes_to.values()) for each in posted) * n / (2 * max(1, n - 1))
+            size = max(sum(operation.bytes_to.values()) for operation in posted) * n / (2 * max(1, n - 1))
             whole, nothing = cost.all_reduce(size), cost.all_reduce(0.0)
         elif kind == "all_gather":
-            size = max(sum(each.bytes_to.values()) for each in posted) / max(1, n - 1)
+            size = max(sum(operation.bytes_to.values()) for operation in posted) / max(1, n - 1)
             whole, nothing = cost.all_gather([size] * n), cost.all_gather([0.0] * n)
-        else:  # something small between two: no epoch is made of those
+        else:  # a small message between two ranks: it hardly counts in an epoch
             whole, nothing = cost.all_gather([total / max(1, n)] * n), cost.all_gather([0.0] * n)
         fixed_s = min(whole, max(0.0, nothing))
         return _Transfer(len(posted), fixed_s, whole - fixed_s, beside_s)
 
     def _advance(self, rank: _Rank) -> None:
-        """To the next step that takes time."""
+        """Advance the rank to its next step that takes time."""
         while not rank.is_done:
             steps = rank.script.epochs[rank.epoch]
             if rank.place == len(steps):
@@ -113,18 +113,19 @@ class _Replay:
                 return
 
     def _rates(self) -> tuple[float, float]:
-        """Of whoever computes, and of what is on the wires."""
+        """The speed of each computation, and of each transfer on the wires, as shares of full speed."""
         busy = sum(rank.computes for rank in self._ranks)
-        busy += len(self._ranks) * sum(each.beside_s > CLOSE_S for each in self._flying)
+        busy += len(self._ranks) * sum(transfer.beside_s > CLOSE_S for transfer in self._flying)
         core = 1.0 if self._cores is None else min(1.0, self._cores / max(1, busy))
-        return core, 1.0 / max(1, sum(each.fixed_s <= CLOSE_S < each.wire_s for each in self._flying))
+        return core, 1.0 / max(1, sum(transfer.fixed_s <= CLOSE_S < transfer.wire_s for transfer in self._flying))
 
     def _next_s(self) -> float:
-        """Until the next thing ends."""
+        """Seconds until the next computation or phase of a transfer ends."""
         core, wire = self._rates()
         times = [rank.left_s / core for rank in self._ranks if rank.computes]
-        for each in self._flying:
-            left = [each.fixed_s if each.fixed_s > CLOSE_S else each.wire_s / wire, each.beside_s / core]
+        for transfer in self._flying:
+            moving_s = transfer.fixed_s if transfer.fixed_s > CLOSE_S else transfer.wire_s / wire
+            left = [moving_s, transfer.beside_s / core]
             times.append(min((seconds for seconds in left if seconds > CLOSE_S), default=0.0))
         return min(times, default=NEVER)
 
@@ -132,13 +133,13 @@ class _Replay:
         core, wire = self._rates()
         self._now += step_s
         computing = [rank for rank in self._ranks if rank.computes]
-        for each in self._flying:
-            if each.fixed_s <= CLOSE_S:
-                each.wire_s = max(0.0, each.wire_s - step_s * wire)
-            each.fixed_s = max(0.0, each.fixed_s - step_s)
-            each.beside_s = max(0.0, each.beside_s - step_s * core)
-            each.is_over = max(each.fixed_s, each.wire_s, each.beside_s) <= CLOSE_S
-        self._flying = [each for each in self._flying if not each.is_over]
+        for transfer in self._flying:
+            if transfer.fixed_s <= CLOSE_S:
+                transfer.wire_s = max(0.0, transfer.wire_s - step_s * wire)
+            transfer.fixed_s = max(0.0, transfer.fixed_s - step_s)
+            transfer.beside_s = max(0.0, transfer.beside_s - step_s * core)
+            transfer.is_over = max(transfer.fixed_s, transfer.wire_s, transfer.beside_s) <= CLOSE_S
+        self._flying = [transfer for transfer in self._flying if not transfer.is_over]
         for rank in self._ranks:
             if rank.waits_for and self._transfers[rank.waits_for].is_over:
                 rank.waits_for = ""

@@ -1,4 +1,7 @@
-"""What a rank does in an epoch, without its waits: compute so long, post this, wait for that. From an event log."""
+"""The steps of a rank in an epoch, made from an event log: compute for some seconds, post a transfer, wait for one.
+
+Waits have no length of their own: a replay finds it.
+"""
 
 import statistics
 from collections import Counter
@@ -9,12 +12,12 @@ from typing import Any
 from thinwire.links.event_log import Entry, EventLog, Moment
 
 COMPUTE, POST, WAIT = "compute", "post", "wait"
-Step = tuple[str, float, str]  # COMPUTE, seconds, ""; or POST or WAIT, 0, an operation
+Step = tuple[str, float, str]  # (COMPUTE, seconds, ""), or (POST or WAIT, 0, name of an operation)
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A transfer that this rank takes part in: its kind, and the bytes that it sends to each rank."""
+    """A transfer that this rank takes part in: its kind, and the bytes that the rank sends to each peer."""
 
     kind: str
     bytes_to: dict[int, int]
@@ -22,14 +25,14 @@ class Operation:
 
 @dataclass(frozen=True)
 class Script:
-    """One rank's epochs: steps of each, and the operations by name, which is the same on all ranks."""
+    """One rank's epochs: the steps of each, and the operations by name. Names are the same on all ranks."""
 
     epochs: list[list[Step]]
     operations: dict[str, Operation]
-    beside_s: float  # seconds a byte that other threads than the main one compute for transfers
+    beside_s: float  # seconds for each byte sent that threads other than the main one compute for transfers
 
     def to_json(self) -> dict[str, Any]:
-        operations = {name: [each.kind, each.bytes_to] for name, each in self.operations.items()}
+        operations = {name: [operation.kind, operation.bytes_to] for name, operation in self.operations.items()}
         return {"epochs": self.epochs, "operations": operations, "beside_s": self.beside_s}
 
     @staticmethod
@@ -43,10 +46,10 @@ class Script:
 
 
 def script(event_log: EventLog, ends: Sequence[Moment], *, by_wall: bool, beside_s: float) -> Script:
-    """`ends` are the epochs' ends, on the event_log's own thread; only what that thread did is steps.
+    """`ends` are the epochs' ends on the event log's own thread; only what that thread did becomes steps.
 
-    Between steps counts what the thread computed, since it may have shared its core; `by_wall` where several threads
-    compute at a time, which the thread's own clock does not see.
+    Time between steps is the thread's CPU time, since the thread may have shared its core. With `by_wall` it is wall
+    time: for computation on several threads, which the thread's own clock does not see.
     """
     thread = event_log.begun.thread
     operations: dict[str, Operation] = {}
@@ -75,9 +78,9 @@ def script(event_log: EventLog, ends: Sequence[Moment], *, by_wall: bool, beside
 
 
 def steadied(script: Script) -> Script:
-    """Epochs that do the same compute the same: each stretch as long as the median of those in its place.
+    """Make epochs with the same steps compute equally long: each stretch lasts the median of those in its place.
 
-    One that was disturbed would else be taken for what the method needs.
+    Otherwise an epoch that was disturbed would count as what the method needs.
     """
     by_form: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for number, steps in enumerate(script.epochs):
@@ -94,7 +97,7 @@ def steadied(script: Script) -> Script:
 
 
 def _name(entry: Entry, turns: Counter[str]) -> str:
-    """By its channel and the how-manieth on it: ranks come to a channel in the same order."""
+    """The channel and the operation's number on it, the same on all ranks: they enter a channel in the same order."""
     turns[entry.channel] += 1
     return f"{entry.channel}/{turns[entry.channel]}"
 

@@ -1,4 +1,4 @@
-"""Runs as a page to look at, a trace of what each rank did when, scalars for TensorBoard. Reads files, runs nothing."""
+"""Reports on runs: an HTML page, a trace of what each rank did when, scalars for TensorBoard. Only reads files."""
 
 from thinwire.report.page import write_page
 from thinwire.report.read import read_runs

@@ -1,4 +1,4 @@
-"""How many rows had how many bits, from each re-assignment on, by channel."""
+"""The chart of rows by number of bits, for each channel and re-assignment."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from thinwire.report.figure import Chart, Section, axis, layout, plain, without
 from thinwire.report.panels import panels, suffix
 from thinwire.report.records import Run
 
-# The page's style has colours for these; others share one.
+# Numbers of bits that the page's style has colours for; others share one colour.
 KNOWN = (0, 1, 2, 4, 8, 16, 32)
 PANEL_PX = 84
 
@@ -40,7 +40,7 @@ def _chart(number: int, run: Run) -> Chart:
     widths = sorted(
         {bits for assignment in run.assignments for message in assignment.messages for bits in message.rows_at_bits}
     )
-    # Categories, as texts: re-assignments may be far apart, and the bars should not be thin.
+    # Epochs as categories: on a numeric axis, re-assignments far apart would have thin bars.
     at = [str(assignment.from_epoch + 1) for assignment in run.assignments]
     across = axis("assigned in epoch", type="category", showgrid=False)
     rows = {"all channels": [_rows(run, index, names) for index in range(len(at))]}

@@ -1,4 +1,4 @@
-"""Scores and loss against epoch and against seconds, all runs in one chart."""
+"""Charts of scores and loss against epochs and against seconds, with all runs in one chart."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -19,7 +19,7 @@ from thinwire.report.figure import (
 )
 from thinwire.report.records import Epoch, Run
 
-# A loss that falls by more than this would hide its end on a linear axis.
+# A loss that falls by a larger factor is drawn on a log axis: on a linear one its end could not be read.
 LOG_FROM_RATIO = 20.0
 
 
@@ -81,17 +81,17 @@ def _loss(runs: Sequence[Run], *, by_seconds: bool) -> Chart:
 
 
 def _points(run: Run, get: Callable[[Epoch], float | None], *, by_seconds: bool) -> list[tuple[float, float]]:
-    """(place on the axis, value) of each epoch that has one; epochs count from 1, as on the terminal."""
+    """(place on the axis, value) of each epoch that has a value; epochs count from 1, as on the terminal."""
     at: Sequence[float] = [epoch.number + 1 for epoch in run.epochs]
     if by_seconds:
-        if any(epoch.seconds is None for epoch in run.epochs):  # then no sum of them is true
+        if any(epoch.seconds is None for epoch in run.epochs):  # then their sums would be too small
             return []
         at = list(accumulate(epoch.seconds or 0.0 for epoch in run.epochs))
     return [(x, y) for x, epoch in zip(at, run.epochs, strict=True) if (y := get(epoch)) is not None]
 
 
 def _changes(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those where the value is new, and the last."""
+    """The points where the value changes, and the last point."""
     kept = [
         point for before, point in zip([None, *points], points, strict=False) if not before or before[1] != point[1]
     ]
@@ -99,7 +99,7 @@ def _changes(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _trace(
-    run: Run, number: int, points: list[tuple[float, float]], said: str, *, dash: int = 0, listed: bool = True
+    run: Run, number: int, points: list[tuple[float, float]], text: str, *, dash: int = 0, listed: bool = True
 ) -> Figure:
     return {
         "type": "scatter",
@@ -111,7 +111,7 @@ def _trace(
         "y": [y for _, y in points],
         "line": line(number, dash),
         "marker": {"color": line(number)["color"]},
-        "hovertemplate": f"{said} at %{{x:,.4~g}}",
+        "hovertemplate": f"{text} at %{{x:,.4~g}}",
     }
 
 

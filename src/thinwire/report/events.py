@@ -1,4 +1,4 @@
-"""events.jsonl as epochs. A last line that is cut off is the mark of a run that was killed, not an error."""
+"""Reads events.jsonl as epochs. A last line that is cut off means that the run was killed; it is no error."""
 
 import json
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from thinwire.report.records import Epoch
 @dataclass(frozen=True)
 class Events:
     epochs: tuple[Epoch, ...]
-    cut_off: bool  # the last line
-    unread: int  # other lines that are no epoch
+    cut_off: bool  # whether the last line is cut off
+    unread: int  # the number of other lines that are no epoch
 
 
 def read_events(path: Path) -> Events:
-    """Whatever can be read; a line for an epoch that was run again counts, the older one does not."""
+    """All epochs that can be read. If an epoch was run again, its last line counts."""
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     epochs: dict[int, Epoch] = {}
     unread = 0
@@ -26,7 +26,7 @@ def read_events(path: Path) -> Events:
             epochs[epoch.number] = epoch
         elif line.strip():
             unread += 1
-    last = _epoch(lines[-1])  # whole, where just its end of line is missing
+    last = _epoch(lines[-1])  # an epoch, if only the newline is missing
     if last is not None:
         epochs[last.number] = last
     cut_off = last is None and bool(lines[-1].strip())

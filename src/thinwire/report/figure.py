@@ -1,7 +1,7 @@
-"""What all charts share: their form as data, their colours by name, axes with units, text that is only text.
+"""What all charts share: their types, colours, axes with units, and escaped text.
 
-Figures are plain dicts of plotly's, so that the page can embed them as JSON. A colour is the name of a style variable,
-`var(--run-0)`: the page puts the value of the light or the dark scheme in its place.
+Figures are plotly's plain dicts, so that the page can embed them as JSON. A colour is the name of a style variable,
+`var(--run-0)`, which the page replaces by its value in the light or the dark scheme.
 """
 
 import html
@@ -13,18 +13,18 @@ from typing import Any
 from thinwire.report.records import Run
 
 Figure = dict[str, Any]
-# The page's style knows so many colours of runs; beyond them the dashes differ.
+# Colours of runs in the page's style. Further runs repeat them with other dashes.
 COLOURS = 8
 DASHES = ("solid", "dash", "dot", "dashdot")
-# A label that leaves room for the chart on a phone.
+# The longest label that leaves room for the chart on a phone.
 LABEL_LENGTH = 26
-# Points of a line: more than a screen has, and a page that opens at once.
+# Most points of a line: more than a screen can show, and few enough for a page that opens at once.
 POINTS = 2000
 
 
 @dataclass(frozen=True)
 class Table:
-    """Its first columns are `texts`, the rest figures."""
+    """A table whose first `texts` columns are text and the rest figures."""
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -33,9 +33,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Chart:
-    """`figure` is None where no run has the data; `note` says what was left out and why."""
+    """`figure` is None if no run has the data; `note` says which runs are left out and why."""
 
-    name: str  # like no other: the page's id of it
+    name: str  # unique in the page, used as its id
     title: str
     figure: Figure | None
     note: str = ""
@@ -43,7 +43,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Section:
-    """A card of the page: one question, one or two sentences on how to read the answer, charts."""
+    """A card of the page: a title, one or two sentences on how to read it, and charts."""
 
     title: str
     caption: str
@@ -61,7 +61,7 @@ def line(number: int, dash: int = 0) -> dict[str, Any]:
 
 
 def plain(text: str, length: int = LABEL_LENGTH) -> str:
-    """The text so that plotly shows it as it is, without reading tags in it; a long one loses its middle."""
+    """The text, escaped so that plotly reads no tags in it; a long text loses its middle."""
     if len(text) > length:
         half = (length - 1) // 2
         text = f"{text[: length - 1 - half]}…{text[len(text) - half :]}"
@@ -86,8 +86,8 @@ def seconds_axis(title: str, largest_s: float) -> dict[str, Any]:
     return axis(title, **form, rangemode="tozero")
 
 
-def log_axis(title: str, values: Sequence[float], said: Callable[[float], str]) -> dict[str, Any]:
-    """With ticks of our own: plotly's between powers of ten are bare digits, or too many."""
+def log_axis(title: str, values: Sequence[float], text_of: Callable[[float], str]) -> dict[str, Any]:
+    """A log axis with ticks of our own: plotly's ticks between powers of ten are bare digits, or too many."""
     low, high = math.log10(min(values)), math.log10(max(values))
     steps = (1, 2, 5) if high - low < 3 else (1,)
     powers = range(math.floor(low) - 1, math.ceil(high) + 1)
@@ -95,7 +95,7 @@ def log_axis(title: str, values: Sequence[float], said: Callable[[float], str]) 
     margin = max(0.05, 0.05 * (high - low))
     shown = [low - margin, high + margin]
     ticks = [tick for tick in ticks if shown[0] <= math.log10(tick) <= shown[1]] or [min(values), max(values)]
-    return axis(title, type="log", range=shown, tickvals=ticks, ticktext=[said(tick) for tick in ticks])
+    return axis(title, type="log", range=shown, tickvals=ticks, ticktext=[text_of(tick) for tick in ticks])
 
 
 def bytes_axis(title: str, **more: Any) -> dict[str, Any]:
@@ -117,14 +117,14 @@ def layout(height: int = 340, **more: Any) -> dict[str, Any]:
 
 
 def thinned(points: Sequence[Any], most: int = POINTS) -> list[Any]:
-    """Evenly fewer, with the first and the last."""
+    """At most `most` of the points, evenly chosen, with the first and the last."""
     if len(points) <= most:
         return list(points)
     return [points[round(at * (len(points) - 1) / (most - 1))] for at in range(most)]
 
 
 def without(runs: Sequence[Run], why: str) -> str:
-    """The line that says which runs a chart leaves out."""
+    """The note that says which runs a chart leaves out, and why."""
     if not runs:
         return ""
     names = ", ".join(run.label for run in runs)

@@ -1,4 +1,4 @@
-"""The wires between ranks: how fast each was measured to be, and how much an epoch sent over it."""
+"""Matrices of the links between ranks: each one's measured rate, and the bytes that an epoch sent over it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from thinwire.report.records import Run
 from thinwire.report.units import bytes_text, rate_text, seconds_text
 
 CELL_PX, FRAME_PX = 52, 70
-# Figures in the cells as long as they fit a phone.
+# Cells have figures up to this number of ranks: more would not fit on a phone.
 FIGURES_UP_TO = 4
 
 
@@ -17,12 +17,14 @@ def matrix(runs: Sequence[Run]) -> Section:
     for number, run in enumerate(runs):
         if run.facts.links:
             rates = {(link.src, link.dst): link.bytes_per_s for link in run.facts.links}
-            said = {
+            hover_texts = {
                 (link.src, link.dst): f"{rate_text(link.bytes_per_s)}, latency {seconds_text(link.latency_s)}"
                 for link in run.facts.links
             }
             cells = {pair: rate_text(speed).removesuffix("bit/s") for pair, speed in rates.items()}
-            charts.append(Chart(f"links-{number}", f"{run.label}: measured rate, bit/s", _heat(rates, cells, said)))
+            charts.append(
+                Chart(f"links-{number}", f"{run.label}: measured rate, bit/s", _heat(rates, cells, hover_texts))
+            )
         if sizes := mean_bytes(run):
             cells = {pair: bytes_text(size) for pair, size in sizes.items()}
             charts.append(Chart(f"traffic-{number}", f"{run.label}: bytes an epoch", _heat(sizes, cells, cells)))
@@ -39,7 +41,7 @@ def matrix(runs: Sequence[Run]) -> Section:
 
 
 def mean_bytes(run: Run) -> dict[tuple[int, int], float]:
-    """Mean bytes an epoch from rank to rank, over the epochs that noted them, the first only if no other did."""
+    """Mean bytes an epoch from rank to rank, over the epochs that recorded them, without the first if others did."""
     epochs = [epoch for epoch in run.epochs if any(rank.bytes_to for rank in epoch.ranks)]
     epochs = [epoch for epoch in epochs if epoch.number > 0] or epochs
     total: dict[tuple[int, int], float] = {}
@@ -51,7 +53,9 @@ def mean_bytes(run: Run) -> dict[tuple[int, int], float]:
 
 
 def _heat(
-    values: Mapping[tuple[int, int], float], cells: Mapping[tuple[int, int], str], said: Mapping[tuple[int, int], str]
+    values: Mapping[tuple[int, int], float],
+    cells: Mapping[tuple[int, int], str],
+    hover_texts: Mapping[tuple[int, int], str],
 ) -> dict[str, Any]:
     ranks = sorted({rank for pair in values for rank in pair})
     pairs = [[(src, dst) for dst in ranks] for src in ranks]
@@ -66,7 +70,7 @@ def _heat(
         "showscale": False,
         "xgap": 3,
         "ygap": 3,
-        "customdata": [[said.get(pair, "") for pair in row] for row in pairs],
+        "customdata": [[hover_texts.get(pair, "") for pair in row] for row in pairs],
         "hovertemplate": "%{y} %{x}: %{customdata}<extra></extra>",
         "hoverongaps": False,
     }

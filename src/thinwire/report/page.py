@@ -1,7 +1,7 @@
-"""One HTML page that needs nothing beside it: style, script, plotly and the figures are in the file.
+"""One self-contained HTML page: style, scripts, plotly and the figures are in the file.
 
-Names come from files that others may have written. As text they are escaped; as data they stand in a JSON block that no
-`<` can end; and the page's own policy lets no script run but its three, by their hashes, and nothing be fetched.
+Names may come from untrusted files. As text they are escaped; as data they are in a JSON block without any `<`, which
+could end it; and the page's policy allows only its three scripts, by their hashes, and no requests.
 """
 
 import base64
@@ -26,7 +26,7 @@ from thinwire.report.staleness import staleness
 from thinwire.report.summary import results, set_up
 from thinwire.report.times import times
 
-# In the order of a reader's questions: does it learn, how fast, why, and was that foreseen?
+# In the order of a reader's questions: does it learn, how fast, why, and was that predicted?
 SECTIONS = (scores, loss, times, sent, bits, staleness, predicted, predictions, matrix)
 
 
@@ -37,7 +37,8 @@ def write_page(path: Path, runs: Sequence[Run]) -> None:
 
 def page(runs: Sequence[Run]) -> str:
     sections = [section(runs) for section in SECTIONS]
-    figures = {chart.name: chart.figure for each in sections for chart in each.charts if chart.figure is not None}
+    charts = [chart for section in sections for chart in section.charts]
+    figures = {chart.name: chart.figure for chart in charts if chart.figure is not None}
     scripts = {"scheme": _text_of("scheme.js"), "plotly": _plotly(), "draw": _text_of("draw.js")}
     return Template(_text_of("page.html")).substitute(
         title=_text("thinwire: " + ", ".join(run.label for run in runs)),
@@ -56,7 +57,7 @@ def _text_of(name: str) -> str:
 
 
 def _plotly() -> str:
-    # Imported here: no other command should wait for it.
+    # Imported here: other commands should not wait for it.
     from plotly.offline import get_plotlyjs
 
     script = str(get_plotlyjs())
@@ -69,7 +70,7 @@ def _hash(script: str) -> str:
 
 
 def _json(figures: Mapping[str, Figure]) -> str:
-    """Inside a script element only `<` is special, and JSON needs none of its own."""
+    """JSON for a script element, with each `<` escaped: no other character is special there."""
     return json.dumps(figures, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -100,8 +101,8 @@ def _section(section: Section) -> str:
     charts = "".join(_chart(chart) for chart in drawn)
     grid = f"<div class='charts{' pair' if len(drawn) > 1 else ''}'>{charts}</div>" if drawn else ""
     table = _table(section.table) if section.table is not None else ""
-    said = "".join(f"<p class='note'>{_text(note)}</p>" for note in dict.fromkeys(notes))
-    return f"<section class='card'><h2>{_text(section.title)}</h2>{caption}{grid}{table}{said}</section>"
+    footnotes = "".join(f"<p class='note'>{_text(note)}</p>" for note in dict.fromkeys(notes))
+    return f"<section class='card'><h2>{_text(section.title)}</h2>{caption}{grid}{table}{footnotes}</section>"
 
 
 def _chart(chart: Chart) -> str:
@@ -112,7 +113,9 @@ def _chart(chart: Chart) -> str:
 
 
 def _table(table: Table, *, dots: bool = False, wraps: bool = False) -> str:
-    """`dots`: a row is a run, and begins with its colour. `wraps`: long texts, once where all columns have the same."""
+    """`dots`: each row is a run and begins with a dot in its colour. `wraps`: long texts wrap, and a text that all
+    columns share is shown once.
+    """
     head = "".join(
         f"<th scope='col'{_kind(table, at)}>{_text(heading)}</th>" for at, heading in enumerate(table.headings)
     )

@@ -1,4 +1,4 @@
-"""Small charts one above the other, each with a heading, on one horizontal axis."""
+"""Small charts one above the other, each with a heading, that share a horizontal axis."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,12 +9,12 @@ HEADING_PX, GAP_PX, FOOT_PX, LEGEND_PX = 24, 10, 46, 34
 
 
 def suffix(number: int) -> str:
-    """Plotly's first axis is x, its second x2."""
+    """The suffix of an axis's name: plotly's first axis is x, its second x2."""
     return "" if number == 0 else str(number + 1)
 
 
 def panels(headings: Sequence[str], heights_px: Sequence[int], across: dict[str, Any]) -> dict[str, Any]:
-    """Axes, headings and the total height, for a layout. Vertical axes are the caller's to complete."""
+    """Axes, headings and the total height, for a layout. The caller completes the vertical axes."""
     inner = sum(heights_px) + len(heights_px) * HEADING_PX + (len(heights_px) - 1) * GAP_PX
     parts: dict[str, Any] = {"height": inner + FOOT_PX + LEGEND_PX, "annotations": []}
     top = 0
@@ -22,7 +22,7 @@ def panels(headings: Sequence[str], heights_px: Sequence[int], across: dict[str,
         top += HEADING_PX
         domain = [max(0.0, 1 - (top + height) / inner), 1 - top / inner]
         last = number == len(headings) - 1
-        # All follow the first one, and only the last shows its ticks.
+        # All horizontal axes follow the first one; only the last shows its ticks.
         tied = {} if number == 0 else {"matches": "x"}
         shown = {} if last else {"showticklabels": False, "title": {"text": ""}}
         parts[f"xaxis{suffix(number)}"] = {**across, "anchor": f"y{suffix(number)}", **tied, **shown}

@@ -1,4 +1,4 @@
-"""Predicted beside measured: an epoch's seconds and bytes."""
+"""Charts and a table of predicted seconds and bytes of an epoch, beside measured ones."""
 
 import statistics
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from thinwire.report.figure import (
 from thinwire.report.records import Run
 from thinwire.report.units import NOTHING, bytes_text, seconds_text
 
-# Of what is predicted, what a chart of bytes may show, the closest first.
+# Predicted figures that the chart of bytes can show; it shows the first that a run has.
 SIZES = ("halo_bytes", "bytes")
 WORDS = {"halo_bytes": "halo bytes an epoch", "bytes": "bytes an epoch", "remote_rows": "rows fetched an epoch"}
 
@@ -35,12 +35,12 @@ def predicted(runs: Sequence[Run]) -> Section:
 
 
 def comparison(runs: Sequence[Run]) -> Table | None:
-    """Medians over the steady epochs that have both, and how far off the prediction was."""
+    """Medians over the steady epochs that have a prediction and a measurement, and how far off the prediction was."""
     rows = []
     for run in runs:
-        both = [(epoch.predicted_s, epoch.seconds) for epoch in run.steady if epoch.predicted_s and epoch.seconds]
-        if both:
-            predicted, measured = (statistics.median(values) for values in zip(*both, strict=True))
+        pairs = [(epoch.predicted_s, epoch.seconds) for epoch in run.steady if epoch.predicted_s and epoch.seconds]
+        if pairs:
+            predicted, measured = (statistics.median(values) for values in zip(*pairs, strict=True))
             rows.append(_row(run, "seconds an epoch", seconds_text, predicted, measured))
         for name, words in WORDS.items():
             sizes = [epoch.predicted[name] for epoch in run.steady if name in epoch.predicted]
@@ -52,7 +52,7 @@ def comparison(runs: Sequence[Run]) -> Table | None:
 
 
 def _planned(run: Run) -> list[tuple[str, ...]]:
-    """The line of the prediction that the run then followed."""
+    """Rows for the prediction made before the run, of the method that the run then used."""
     rows = []
     for row in run.prediction.rows if run.prediction else ():
         seconds, size = run.median("seconds"), run.median("bytes")
@@ -84,7 +84,7 @@ def _seconds(runs: Sequence[Run]) -> Chart:
     )
     if not shown:
         return Chart("predicted-seconds", "seconds", None, note)
-    # Long ones, as a rare pause of the machine is, would flatten the rest.
+    # The axis ignores rare long epochs, as when the machine pauses: they would flatten the rest.
     usual = [statistics.quantiles([s for _, _, s in rows], n=20)[-1] for _, rows in shown if len(rows) > 1]
     expected = [predicted for _, rows in shown for _, predicted, _ in rows if predicted]
     top = 1.3 * max([*usual, *expected])

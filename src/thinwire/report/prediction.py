@@ -1,4 +1,4 @@
-"""The prediction of every method beside what came of those that were run, and on links of other rates."""
+"""Charts of the prediction for every method, beside measurements of those that were run, and at other link rates."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from thinwire.report.units import seconds_text
 
 
 def predictions(runs: Sequence[Run]) -> Section:
-    """What each method was said to cost before training, and what those that were run did cost."""
+    """Each method's predicted time, and the measured time of those that were run."""
     planned = [(number, run, run.prediction) for number, run in enumerate(runs) if run.prediction is not None]
     charts = []
     for number, run, prediction in planned:
@@ -30,14 +30,14 @@ def predictions(runs: Sequence[Run]) -> Section:
 
 def _methods(runs: Sequence[Run], number: int, run: Run, prediction: Prediction) -> Chart:
     names = [plain(row.method) for row in prediction.rows]
-    mine = [row.method == prediction.recommended for row in prediction.rows]
+    recommended = [row.method == prediction.recommended for row in prediction.rows]
     traces: list[dict[str, Any]] = [
         {
             "type": "bar",
             "name": "predicted",
             "x": names,
             "y": [row.epoch_s for row in prediction.rows],
-            "marker": {"color": ["var(--chosen)" if chosen else "var(--rest)" for chosen in mine]},
+            "marker": {"color": ["var(--chosen)" if chosen else "var(--rest)" for chosen in recommended]},
             "text": [seconds_text(row.epoch_s) for row in prediction.rows],
             "textposition": "inside",
             "insidetextanchor": "start",
@@ -80,7 +80,7 @@ def _rates(runs: Sequence[Run], number: int, run: Run, prediction: Prediction) -
     traces = []
     for place, method in enumerate(methods):
         points = sorted((rate.bits_per_s, rate.epoch_s[method]) for rate in prediction.rates if method in rate.epoch_s)
-        # In the colour of the run that followed it, where there is one; else in one that no run has.
+        # The colour of the run that used this method, or if there is none, a colour that no run has.
         owners = [place for place, other in enumerate(runs) if other.predicted_as == method and _alike(run, other)]
         style = {"color": colour(owners[0] if owners else len(runs) + place), "width": 2}
         traces.append(
@@ -96,8 +96,8 @@ def _rates(runs: Sequence[Run], number: int, run: Run, prediction: Prediction) -
             }
         )
     across = axis("rate of each link", type="log", tickformat="~s", ticksuffix="bit/s", dtick=1)
-    every = [seconds for rate in prediction.rates for seconds in rate.epoch_s.values()]
-    vertical = log_axis("seconds an epoch", every, _tick)
+    all_seconds = [seconds for rate in prediction.rates for seconds in rate.epoch_s.values()]
+    vertical = log_axis("seconds an epoch", all_seconds, _tick)
     drawn = layout(xaxis=across, yaxis=vertical, showlegend=True)
     return Chart(f"rates-{number}", f"{run.label}: on other links", {"data": traces, "layout": drawn})
 

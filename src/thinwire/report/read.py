@@ -1,4 +1,4 @@
-"""Folders of runs as values: plan.json, plan.N.json, events.jsonl, and what says how a run ended. Never unpickles."""
+"""Reads folders of runs: plan.json, plan.N.json, events.jsonl, and the files that say how a run ended. No pickle."""
 
 import json
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ Content = TypeVar("Content", bound=Struct)
 
 
 class Result(Struct, frozen=True):
-    """result.json, which a run writes when it is over."""
+    """result.json, which a run writes at its end."""
 
     epochs: Count | None = None
 
 
 class Failure(Struct, frozen=True):
-    """failed.json, of a run that ended by an error."""
+    """failed.json of a run that ended with an error."""
 
     error: str = ""
 
@@ -52,7 +52,7 @@ def _run(folder: Path, label: str) -> Run:
 
 
 def _labels(folders: Sequence[Path]) -> list[str]:
-    """The folders' names, with as many of those above as tell them apart."""
+    """The folders' names, with as many parent folders as needed to tell them apart."""
     parts = [folder.resolve().parts[1:] for folder in folders]
     depth = 1
     while len({names[-depth:] for names in parts}) < len(parts):
@@ -61,7 +61,7 @@ def _labels(folders: Sequence[Path]) -> list[str]:
 
 
 def _content(path: Path, kind: type[Content]) -> Content:
-    """Such a file is written whole or not at all: damage is an error, keys that do not fit count as missing."""
+    """Read a JSON file. It is written whole or not at all, so damage is an error; keys that do not fit are missing."""
     try:
         content = leniently(json.loads(path.read_bytes()), kind)
     except (ValueError, RecursionError) as error:
@@ -74,10 +74,10 @@ def _content(path: Path, kind: type[Content]) -> Content:
 def _state(folder: Path, events: Events, asked: int | None) -> State:
     done = events.epochs[-1].number + 1 if events.epochs else 0
     damage = f"; {events.unread} lines of {EVENTS} are no epochs and were left out" if events.unread else ""
-    # A result of fewer epochs than asked for is that of an earlier run, which this one went on from.
+    # A result with fewer epochs than asked for is from an earlier run that this one resumed.
     result = _content(folder / RESULT, Result) if (folder / RESULT).exists() else None
     ended = result is not None and (asked is None or (result.epochs or asked) >= asked)
-    # Runs of before there was a result.json left this as their last file, and did not note what was asked for.
+    # Older runs wrote no result.json: predictions were their last file, and they did not note the epochs asked for.
     ended = ended or (asked is None and result is None and (folder / PREDICTIONS).exists())
     if ended:
         return State("complete", f"complete: {done} epochs{damage}")

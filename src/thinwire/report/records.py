@@ -1,4 +1,4 @@
-"""What a run's folder holds, as values. All but an epoch's number may be missing: older runs wrote less."""
+"""Types for the content of a run's folder. Most fields may be missing, since older runs wrote less."""
 
 import statistics
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from thinwire.checked import Count, Number, Positive
 
 
 class Traffic(Struct, frozen=True):
-    """A channel's bytes in an epoch, over all ranks, and what float32 would have come to."""
+    """A channel's bytes in an epoch, over all ranks, and the bytes that float32 would have needed."""
 
     bytes: Number
     float32_bytes: Number | None = None
 
 
 class RankTimes(Struct, frozen=True):
-    """Where one rank's epoch went. Hidden transfers ran behind the rest: they are no part of the seconds."""
+    """Where one rank's epoch went. Hidden transfers ran at the same time as the rest and add nothing to `seconds`."""
 
     seconds: Number = 0.0
     compute_s: Number = 0.0
@@ -30,7 +30,7 @@ class RankTimes(Struct, frozen=True):
 
 
 class Span(Struct, frozen=True, array_like=True):
-    """Something that a rank did, in seconds from the epoch's start. One still under way has no end, and is left out."""
+    """Something that a rank did, in seconds from the epoch's start. A span without an end is left out."""
 
     kind: str  # transfer, wait or codec
     name: str
@@ -68,31 +68,35 @@ class Epoch(Struct, frozen=True):
 
     @property
     def predicted(self) -> dict[str, tuple[float, float]]:
-        """What was predicted and what came, of the same thing: {"halo_bytes": (predicted, measured)}."""
-        both = {
+        """Predicted and measured values of the same figure: {"halo_bytes": (predicted, measured)}."""
+        pairs = {
             "halo_bytes": (self.predicted_halo_bytes, self.halo_bytes),
             "bytes": (self.predicted_bytes, self.bytes),
             "remote_rows": (self.predicted_rows, self.remote_rows),
         }
-        return {name: (said, came) for name, (said, came) in both.items() if said is not None and came is not None}
+        return {
+            name: (predicted, measured)
+            for name, (predicted, measured) in pairs.items()
+            if predicted is not None and measured is not None
+        }
 
 
 class Message(Struct, frozen=True):
-    """A channel's rows by bits, as assigned."""
+    """A channel's number of rows by bits, as assigned."""
 
     channel: str = ""
     rows_at_bits: dict[Count, Number] = {}
 
 
 class Assignment(Struct, frozen=True):
-    """A plan.N.json."""
+    """The content of a plan.N.json."""
 
     from_epoch: Count = 0
     messages: tuple[Message, ...] = ()
 
 
 class Link(Struct, frozen=True):
-    """An ordered pair's wire, as measured."""
+    """The measured link of an ordered pair of ranks."""
 
     src: Count
     dst: Count
@@ -101,7 +105,7 @@ class Link(Struct, frozen=True):
 
 
 class PredictedRow(Struct, frozen=True):
-    """What a method would cost, said before the run."""
+    """What was predicted for a method before the run."""
 
     epoch_s: Number
     method: str = ""
@@ -110,7 +114,7 @@ class PredictedRow(Struct, frozen=True):
 
 
 class PredictedRate(Struct, frozen=True):
-    """Seconds an epoch by method on links of this rate. The axes that these are drawn on are logarithmic."""
+    """Seconds an epoch by method on links of this rate. All are positive, since they are drawn on log axes."""
 
     bits_per_s: Positive
     epoch_s: dict[str, Positive] = {}
@@ -123,7 +127,7 @@ class Prediction(Struct, frozen=True):
 
 
 class Launch(Struct, frozen=True):
-    """How ranks were started."""
+    """How the ranks were started."""
 
     kind: str = ""
     hosts: Any = None
@@ -131,10 +135,10 @@ class Launch(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True):
-    """plan.json: what was run on what. What is only shown may be of any kind."""
+    """plan.json: what was run, and on what. Fields that are only shown may have any type."""
 
     data: str = ""
-    method: str = ""  # in words, with the options that are not as usual
+    method: str = ""  # in words, with the options that differ from defaults
     model: Any = None
     layers: Any = None
     hidden: Any = None
@@ -155,7 +159,7 @@ class Facts(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class State:
-    """How a run ended, or that it has not."""
+    """How a run ended, or that it has not ended."""
 
     word: str  # complete, failed or unfinished
     sentence: str  # the same in a sentence
@@ -166,7 +170,7 @@ class State:
 class Run:
     """A folder that `thinwire train --out` wrote."""
 
-    label: str  # short, and like no other run's of the report
+    label: str  # short, and unique in the report
     folder: Path
     facts: Facts
     state: State
@@ -175,12 +179,12 @@ class Run:
 
     @property
     def asked(self) -> int | None:
-        """Epochs."""
+        """The number of epochs asked for."""
         return self.facts.epochs
 
     @property
     def prediction(self) -> Prediction | None:
-        """None where nothing was predicted."""
+        """The prediction made before the run; None if there is none."""
         return self.facts.prediction if self.facts.prediction.rows or self.facts.prediction.rates else None
 
     @property
@@ -189,17 +193,19 @@ class Run:
 
     @property
     def predicted_as(self) -> str:
-        """The method as predictions call it: with the options that are not as usual."""
+        """The method as predictions name it: with the options that differ from defaults."""
         return self.facts.method
 
     @property
     def done(self) -> int:
-        """Epochs."""
+        """The number of epochs done."""
         return self.epochs[-1].number + 1 if self.epochs else 0
 
     @property
     def steady(self) -> tuple[Epoch, ...]:
-        """Those that stand for all: the first may fetch what later ones have, the last has nothing to fetch ahead."""
+        """The epochs that represent the run: without the first, which may fetch rows that later ones reuse, and the
+        last, which has nothing to fetch ahead.
+        """
         return self.epochs[1:-1] or self.epochs[1:] or self.epochs
 
     def median(self, name: str) -> float | None:
@@ -208,5 +214,5 @@ class Run:
         return statistics.median(values) if values else None
 
     def last(self, name: str) -> float | None:
-        """The newest figure there is."""
+        """The figure of the last epoch that has it."""
         return next((value for epoch in reversed(self.epochs) if (value := getattr(epoch, name)) is not None), None)

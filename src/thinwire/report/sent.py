@@ -1,4 +1,4 @@
-"""Bytes by channel, and so by layer and direction, against float32."""
+"""The chart of bytes by channel, that is by layer and direction, beside float32."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ def sent(runs: Sequence[Run]) -> Section:
 
 
 def mean_traffic(run: Run) -> dict[str, Traffic]:
-    """Mean bytes an epoch by channel, and in all. An epoch in which a channel sent nothing counts as 0."""
+    """Mean bytes an epoch, by channel and in total. An epoch in which a channel sent nothing counts as 0."""
     means = {}
     total = [epoch for epoch in run.steady if epoch.bytes is not None]
     if total:
@@ -63,7 +63,7 @@ def _sent(runs: Sequence[Run]) -> Chart:
 def _bars(
     run: Run, number: int, channels: dict[str, Traffic], names: list[str], longest: float, *, thick: bool
 ) -> dict[str, Any]:
-    """Both kinds of a run lie on one another, as they have an offset group in common."""
+    """Bars of one run: float32 (`thick`) or sent. Both lie on one another, as they share an offset group."""
     shown = [name for name in names if name in channels]
     values = [channels[name].float32_bytes if thick else channels[name].bytes for name in shown]
     trace = {
@@ -81,7 +81,7 @@ def _bars(
         "meta": "float32" if thick else "sent",
     }
     if not thick:
-        # Beside its bar, but for the longest, which leave no room there.
+        # Text is beside its bar, but inside long bars, which leave no room.
         trace |= {
             "text": [_thinner(channels[name]) for name in shown],
             "textposition": ["inside" if channels[name].bytes > LONG_SHARE * longest else "outside" for name in shown],

@@ -1,4 +1,4 @@
-"""Which epochs computed with rows of the epoch before."""
+"""The chart of which epochs computed with rows of the epoch before."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -21,10 +21,10 @@ def staleness(runs: Sequence[Run]) -> Section:
 
 
 def stretches(run: Run) -> list[tuple[bool, int, int]]:
-    """Epochs of one kind in a row: stale or not, the first and how many."""
+    """Stretches of consecutive epochs of one kind: (stale, first epoch, number of epochs)."""
     rows = []
     known = [(epoch.number, epoch.stale) for epoch in run.epochs if epoch.stale is not None]
-    # Numbers that follow each other differ from their place by the same.
+    # In consecutive epochs, number minus place in the list is constant.
     for (stale, _), group in groupby(enumerate(known), key=lambda item: (item[1][1], item[1][0] - item[0])):
         numbers = [number for _, (number, _) in group]
         rows.append((bool(stale), numbers[0], len(numbers)))
@@ -32,14 +32,14 @@ def stretches(run: Run) -> list[tuple[bool, int, int]]:
 
 
 def _chart(runs: Sequence[Run]) -> Chart:
-    # By their place: labels may look alike once they are cut short.
+    # By the run's place: labels may look alike once they are shortened.
     shown = {place: stretches(run) for place, run in enumerate(runs) if stretches(run)}
     note = without([run for run in runs if not stretches(run)], "no event of theirs says whether it was (`stale`)")
     if not shown:
         return Chart("staleness", "", None, note)
     traces: list[dict[str, Any]] = []
     for stale, (name, colour) in KINDS.items():
-        bars = [(place, first, many) for place, rows in shown.items() for kind, first, many in rows if kind == stale]
+        bars = [(place, first, count) for place, rows in shown.items() for kind, first, count in rows if kind == stale]
         if bars:
             traces.append(
                 {
@@ -48,8 +48,8 @@ def _chart(runs: Sequence[Run]) -> Chart:
                     "name": name,
                     "y": [place for place, _, _ in bars],
                     "base": [first + 0.5 for _, first, _ in bars],  # an epoch's bar is about its number, from 1
-                    "x": [many for _, _, many in bars],
-                    "customdata": [[first + 1, first + many] for _, first, many in bars],
+                    "x": [count for _, _, count in bars],
+                    "customdata": [[first + 1, first + count] for _, first, count in bars],
                     "marker": {"color": colour},
                     "width": 0.6,
                     "hovertemplate": f"epochs %{{customdata[0]}} to %{{customdata[1]}}: {name}",
@@ -57,7 +57,7 @@ def _chart(runs: Sequence[Run]) -> Chart:
             )
     labels = [plain(runs[place].label) for place in shown]
     vertical = axis(tickmode="array", tickvals=list(shown), ticktext=labels, autorange="reversed", showgrid=False)
-    last = max(first + many for rows in shown.values() for _, first, many in rows)
+    last = max(first + count for rows in shown.values() for _, first, count in rows)
     across = axis("epoch", showgrid=False, zeroline=False, range=[0.5, last + 0.5])
     drawn = layout(FRAME_PX + ROW_PX * len(shown), barmode="overlay", xaxis=across, yaxis=vertical)
     return Chart("staleness", "", {"data": traces, "layout": drawn | {"showlegend": True}}, note)

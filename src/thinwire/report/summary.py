@@ -1,4 +1,4 @@
-"""A run in one line, for the page, the terminal and programs; and what was run on what."""
+"""A run's results in one line, for the page, the terminal and JSON; and a table of what was run on what."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from thinwire.report.units import NOTHING, bytes_text, seconds_text, share_text
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """A run's figures, by the names of `train --json` where it has them."""
+    """A run's figures, with the same names as in `train --json` where that has them."""
     return {
         "run": run.label,
         "folder": str(run.folder),
@@ -58,7 +58,7 @@ def results(runs: Sequence[Run]) -> Table:
 
 
 def set_up(runs: Sequence[Run]) -> Table:
-    """A fact a row, a run a column; facts that no run has are left out."""
+    """A row for each fact, a column for each run. Facts that no run has are left out."""
     columns = [_facts(run) for run in runs]
     names = list(dict.fromkeys(name for facts in columns for name in facts))
     rows = [
@@ -114,7 +114,7 @@ def _machine(machine: Mapping[str, Any]) -> list[str]:
 
 
 def _listed(plan: Mapping[str, Any]) -> str:
-    """A method and its options."""
+    """A method and its options, as text."""
     return ", ".join(f"{name} {_shown(value)}" for name, value in plan.items() if name != "seed" and _shown(value))
 
 

@@ -1,4 +1,4 @@
-"""A run's scalars as TensorBoard's event files. Needs the extra `tensorboard`; nothing else here does."""
+"""Writes a run's scalars as TensorBoard event files. Only this module needs the extra `tensorboard`."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -9,7 +9,7 @@ from thinwire import artifacts
 from thinwire.report.read import EVENTS
 from thinwire.report.records import Run
 
-# TensorBoard groups by what stands before the stroke.
+# TensorBoard groups tags by the part before the slash.
 TAGS = {
     "loss": "loss",
     "score/validation": "val_score",
@@ -25,7 +25,7 @@ PREFIX = "events.out.tfevents."
 
 
 def check(folder: Path, runs: Sequence[Run]) -> None:
-    """Raise now where it can't be written."""
+    """Raise if TensorBoard is missing or a folder can't be written."""
     if find_spec("tensorboard") is None:
         raise ValueError("--tensorboard needs TensorBoard; run `pip install tensorboard`")
     for run in runs:
@@ -33,7 +33,7 @@ def check(folder: Path, runs: Sequence[Run]) -> None:
 
 
 def write_scalars(folder: Path, runs: Sequence[Run]) -> None:
-    """A folder a run, as TensorBoard has it; one of an earlier report is replaced."""
+    """Write a folder for each run, as TensorBoard expects. Folders of earlier reports are replaced."""
     for run in runs:
         with artifacts.new_folder(folder / run.label, _is_ours) as new:
             _write(new, run)
@@ -44,13 +44,13 @@ def _is_ours(name: str) -> bool:
 
 
 def _write(folder: Path, run: Run) -> None:
-    # Imported here: the extra may be missing, and no other command should wait for it.
+    # Imported here: the extra may be missing, and other commands should not wait for it.
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     ends_s = list(accumulate(epoch.seconds or 0.0 for epoch in run.epochs))
-    # The last epoch ended when the last line was written: TensorBoard's relative time is then that of training.
+    # The last epoch ended when its line was written, so TensorBoard's relative time is time of training.
     began = (run.folder / EVENTS).stat().st_mtime - ends_s[-1] if ends_s else 0.0
     writer = EventFileWriter(str(folder))
     for epoch, end_s in zip(run.epochs, ends_s, strict=True):

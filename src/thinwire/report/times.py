@@ -1,4 +1,4 @@
-"""Where an epoch's time goes, for each rank."""
+"""The chart of where an epoch's time goes, for each rank."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,10 +7,10 @@ from thinwire.report.figure import Chart, Section, layout, plain, seconds_axis, 
 from thinwire.report.panels import panels, suffix
 from thinwire.report.records import RankTimes, Run
 
-# What adds up to an epoch, with the colour of each; what hides behind it comes on a line of its own.
+# The parts that add up to an epoch, and their colours. Hidden transfer has a bar of its own.
 PARTS = {"compute_s": "computation", "codec_s": "codec", "exposed_s": "exposed transfer", "rest_s": "the rest"}
 COLOURS = {"compute_s": "var(--compute)", "codec_s": "var(--codec)", "exposed_s": "var(--exposed)"}
-# Clocks of parts and whole are read one after the other: less than this share is no finding.
+# A smaller rest is not shown: the clocks of the parts and of the whole are not read at the same moment.
 REST_FROM_SHARE = 0.01
 ROW_PX = 34
 
@@ -25,7 +25,7 @@ def times(runs: Sequence[Run]) -> Section:
 
 
 def mean_times(run: Run) -> list[dict[str, float]]:
-    """For each rank, mean seconds over the epochs that noted them, without the first where there are others."""
+    """Each rank's mean seconds over the epochs that recorded them, without the first if there are others."""
     looked_at = [epoch for epoch in run.epochs if epoch.ranks]
     if len(looked_at) > 1:
         looked_at = [epoch for epoch in looked_at if epoch.number > 0]
@@ -62,10 +62,10 @@ def _times(runs: Sequence[Run]) -> Chart:
             "showgrid": False,
             "zeroline": False,
         }
-        for name, said in PARTS.items():
+        for name, text in PARTS.items():
             values = [rank[name] for rank in means]
             if any(values):
-                traces.append(_bars(number, said, ranks, values, COLOURS.get(name, "var(--rest)")))
+                traces.append(_bars(number, text, ranks, values, COLOURS.get(name, "var(--rest)")))
         if any(rank["hidden_s"] for rank in means):
             hidden = [rank["hidden_s"] for rank in means]
             traces.append(_bars(number, "hidden transfer", [rank + 0.36 for rank in ranks], hidden, "var(--hidden)"))
@@ -77,17 +77,17 @@ def _times(runs: Sequence[Run]) -> Chart:
     return Chart("times", "", {"data": traces, "layout": layout(**parts, barmode="stack")}, note)
 
 
-def _bars(panel: int, said: str, at: Sequence[float], values: list[float], colour: str) -> dict[str, Any]:
+def _bars(panel: int, text: str, at: Sequence[float], values: list[float], colour: str) -> dict[str, Any]:
     return {
         "type": "bar",
         "orientation": "h",
-        "name": said,
-        "legendgroup": said,
+        "name": text,
+        "legendgroup": text,
         "y": list(at),
         "x": values,
         "width": 0.5,
         "xaxis": f"x{suffix(panel)}",
         "yaxis": f"y{suffix(panel)}",
         "marker": {"color": colour},
-        "hovertemplate": f"{said} %{{x:.3~s}}s",
+        "hovertemplate": f"{text} %{{x:.3~s}}s",
     }

@@ -1,7 +1,7 @@
-"""What each rank did when, as a trace file for Perfetto (ui.perfetto.dev) or chrome://tracing.
+"""Writes what each rank did when, as a trace file for Perfetto (ui.perfetto.dev) or chrome://tracing.
 
-A process for each run with its epochs, and one for each rank with the epochs that were looked at closely: computation,
-waits, codecs, and transfers side by side where they overlap.
+Each run is a process with its epochs. Each rank is a process with the epochs that recorded details: computation, waits,
+codecs and transfers, with transfers that overlap side by side.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ def write_trace(path: Path, runs: Sequence[Run]) -> None:
 
 
 def events(runs: Sequence[Run]) -> Iterator[Event]:
-    """Epochs follow each other without what lies between them: evaluation and checkpoints."""
+    """The events of all runs. Epochs follow each other directly, without evaluation and checkpoints between them."""
     processes = count(1)
     for run in runs:
         whole = next(processes)
@@ -40,7 +40,7 @@ def events(runs: Sequence[Run]) -> Iterator[Event]:
 
 
 def lanes(spans: Sequence[Span]) -> list[int]:
-    """A lane for each span, in order, so that none overlaps another: viewers take overlap on a lane for nesting."""
+    """A lane for each span, so that spans on a lane do not overlap: viewers would take overlap for nesting."""
     ends: list[float] = []
     chosen = [0] * len(spans)
     for place in sorted(range(len(spans)), key=lambda place: (spans[place].start_s, spans[place].end_s)):
@@ -87,7 +87,7 @@ def _rank(process: int, rank: int, epoch: Epoch, start_s: float) -> Iterator[Eve
         return
     for begin, end in computation(spans, seconds):
         yield _slice(process, LANES[COMPUTATION], COMPUTATION, COMPUTATION, start_s + begin, start_s + end, {})
-    # Codecs and waits of several threads may overlap too; the first lane is theirs, more are made as they are needed.
+    # Codecs and waits of several threads may overlap too, so each kind gets further lanes as needed.
     for kind in (WAIT, CODEC, TRANSFER):
         of_kind = [span for span in spans if span.kind == kind]
         for span, lane in zip(of_kind, lanes(of_kind), strict=True):
@@ -97,12 +97,12 @@ def _rank(process: int, rank: int, epoch: Epoch, start_s: float) -> Iterator[Eve
 
 
 def _more(kind: str, lane: int) -> int:
-    """Below all first lanes, a kind's together."""
+    """The track of a further lane: below all first lanes, with those of its kind together."""
     return 100 * LANES[kind] + lane
 
 
 def _lanes(run: Run, rank: int) -> dict[str, int]:
-    """The tracks that a rank needs, with their numbers."""
+    """The names and numbers of the tracks that a rank needs."""
     tracks = dict(LANES)
     for epoch in run.epochs:
         for kind in (WAIT, CODEC, TRANSFER) if rank < len(epoch.spans) else ():

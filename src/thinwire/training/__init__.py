@@ -1,1 +1,1 @@
-"""What every technique that trains on graphs shares: models, runs with events and checkpoints, losses and scores."""
+"""Shared by all techniques that train on graphs: models, runs with events and checkpoints, losses and scores."""

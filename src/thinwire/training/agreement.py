@@ -1,4 +1,4 @@
-"""Before the first epoch: have all ranks the same thinwire, the same shards and the same method?"""
+"""Checks before the first epoch that all ranks have the same thinwire, the same shards and the same method."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -12,12 +12,12 @@ from thinwire.training.job import Job
 from thinwire.training.method import Method
 
 SAME_OPTIONS = "start all ranks with the same options"
-# Of a job: where this machine keeps things, and what follows from the rest.
+# Fields of a job that may differ between ranks: where a machine keeps its files, or what follows from other fields.
 OWN = ("method", "data", "shards", "profile", "events", "out", "launch", "prediction")
 
 
 def expect_same_start(door: Door, shard: Shard, method: Method, seed: int) -> None:
-    """Raise, the same on every rank, where they differ. All ranks call it."""
+    """Raise if ranks differ, with the same error on every rank. All ranks call it."""
     expect_same(
         door,
         {
@@ -30,7 +30,7 @@ def expect_same_start(door: Door, shard: Shard, method: Method, seed: int) -> No
 
 
 def expect_same_job(door: Door, shard: Shard, job: Job[Any]) -> None:
-    """The same of a run of `thinwire train`, with its options."""
+    """The same check for a run of `thinwire train`, with its options."""
     expect_same_start(door, shard, job.method, job.seed)
     options = {name: value for name, value in asdict(job).items() if name not in OWN}
     options |= {name: bool(getattr(job, name)) for name in ("events", "out")}

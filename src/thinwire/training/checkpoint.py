@@ -1,7 +1,7 @@
-"""Checkpoints: for each rank a file of tensors and, written after it, a JSON beside it with its checksum.
+"""Checkpoints: each rank writes a file of tensors and then, beside it, a JSON file with its checksum.
 
-Each rank keeps its own, so that machines need share no disk. A kill between two files leaves what has no JSON, and a
-kill between two ranks a point that not all have: neither counts.
+Each rank keeps its own files, so machines need not share a disk. If a run is killed between the two files, the tensors
+have no JSON; if it is killed between two ranks, some ranks lack the checkpoint. In both cases it does not count.
 """
 
 import re
@@ -18,23 +18,23 @@ from thinwire import artifacts
 
 FORMAT = "thinwire checkpoint"
 VERSION = 2
-# The last one may be damaged, and the one before it may miss a rank's.
+# Checkpoints kept: the last may be damaged, and the one before it may lack some rank's files.
 KEPT = 3
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that can't be used: which, why, and what else there is."""
+    """A checkpoint that can't be used. The message says which one, why, and which other one could be used."""
 
 
 class Point(NamedTuple):
-    """Where in a run: after so many epochs, and so many steps of the next one."""
+    """A place in a run: the epochs that are done, and the steps done in the next one."""
 
     epochs: int
     steps: int = 0
 
     @classmethod
     def parse(cls, text: str) -> "Point":
-        """Of `3`, or `3:40` within an epoch."""
+        """Read `3` (after epoch 3) or `3:40` (and 40 steps of the next epoch)."""
         if not (match := re.fullmatch(r"([0-9]+)(?::([0-9]+))?", text)):
             raise ValueError(f"{text} is no point of a run; give epochs, as in 3, or epochs and steps, as in 3:40")
         return cls(int(match[1]), int(match[2] or 0))
@@ -48,7 +48,7 @@ class Point(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A point that a run with so many ranks can go on from."""
+    """A checkpoint to resume from: its point, and the number of ranks of the run that wrote it."""
 
     point: Point
     world_size: int
@@ -56,7 +56,7 @@ class Offer(NamedTuple):
 
 @dataclass(frozen=True)
 class RankFiles:
-    """Whose checkpoints: a rank's of a run with so many."""
+    """The checkpoint files of one rank, in a run with `world_size` ranks."""
 
     folder: Path
     rank: int
@@ -67,15 +67,15 @@ class RankFiles:
         return self.folder / f"epoch-{point.epochs:06d}{within}.rank-{self.rank}-of-{self.world_size}.safetensors"
 
     def points(self) -> list[Point]:
-        """After which there is one, in order."""
+        """The points with a checkpoint, in order."""
         name = re.compile(rf"epoch-([0-9]+)(?:\.step-([0-9]+))?\.rank-{self.rank}-of-{self.world_size}\.json")
-        found = (name.fullmatch(path.name) for path in self.folder.glob("epoch-*.json"))
-        return sorted(Point(int(match[1]), int(match[2] or 0)) for match in found if match)
+        matches = (name.fullmatch(path.name) for path in self.folder.glob("epoch-*.json"))
+        return sorted(Point(int(match[1]), int(match[2] or 0)) for match in matches if match)
 
     def sweep(self) -> None:
-        """Remove what a kill left half written."""
-        for left in self.folder.glob(f".epoch-*.rank-{self.rank}-of-{self.world_size}.*"):
-            left.unlink(missing_ok=True)
+        """Remove the half-written files of a run that was killed."""
+        for leftover in self.folder.glob(f".epoch-*.rank-{self.rank}-of-{self.world_size}.*"):
+            leftover.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Checkpoint:
     """A rank's state at a point of the run."""
 
     point: Point
-    facts: dict[str, Any]  # what JSON holds
+    facts: dict[str, Any]  # kept in the JSON file
     tensors: dict[str, Tensor]
 
 
@@ -102,7 +102,10 @@ def write(files: RankFiles, state: Checkpoint) -> None:
 
 
 def superseded(points: Sequence[Point]) -> list[Point]:
-    """All but the last few, and the last at an epoch's end: another number of ranks can go on from there only."""
+    """The points to delete: all but the last few, and the last one at an epoch's end.
+
+    That one is kept because a run with another number of ranks can only resume at an epoch's end.
+    """
     ends = [point for point in points if not point.steps]
     return [point for point in points[:-KEPT] if point not in ends[-1:]]
 
@@ -115,25 +118,25 @@ def read(files: RankFiles, point: Point) -> Checkpoint:
 
 
 def runs(folder: Path) -> list[int]:
-    """Numbers of ranks that rank 0's checkpoints here are of."""
-    found = (re.fullmatch(r"epoch-.*\.rank-0-of-([0-9]+)\.json", path.name) for path in folder.glob("epoch-*.json"))
-    return sorted({int(match[1]) for match in found if match})
+    """The world sizes of the runs whose rank 0 has checkpoints in this folder."""
+    matches = (re.fullmatch(r"epoch-.*\.rank-0-of-([0-9]+)\.json", path.name) for path in folder.glob("epoch-*.json"))
+    return sorted({int(match[1]) for match in matches if match})
 
 
-def common(everybodys: Sequence[Sequence[Offer]]) -> list[Offer]:
-    """What all ranks have."""
-    return sorted(set.intersection(*(set(own) for own in everybodys)))
+def common(offers_by_rank: Sequence[Sequence[Offer]]) -> list[Offer]:
+    """The offers that all ranks have."""
+    return sorted(set.intersection(*(set(offers) for offers in offers_by_rank)))
 
 
 def choose(offers: Sequence[Offer], wanted: Point | None) -> Offer | None:
-    """The latest or wanted one, the first of equals; None where there is none."""
+    """The latest offer, or the latest at the wanted point; the first of equals. None if there is no offer at all."""
     fitting = [offer for offer in offers if wanted in (None, offer.point)]
     if fitting:
         return max(fitting, key=lambda offer: offer.point)
     if wanted is None:
         return None
-    there = sorted({offer.point for offer in offers})
-    known = f"there are those after {', '.join(map(str, there))}" if there else "there is none"
+    points = sorted({offer.point for offer in offers})
+    known = f"there are those after {', '.join(map(str, points))}" if points else "there is none"
     raise CheckpointError(f"no checkpoint after {wanted} that all ranks have; {known}")
 
 
@@ -149,7 +152,7 @@ def _read(files: RankFiles, point: Point) -> Checkpoint:
 
 
 def _offer(files: RankFiles, point: Point) -> str:
-    for earlier in reversed([each for each in files.points() if each < point]):
+    for earlier in reversed([other for other in files.points() if other < point]):
         try:
             _read(files, earlier)
         except CheckpointError:

@@ -1,15 +1,15 @@
-"""Numbers that are none: said where they are first seen, instead of being trained on."""
+"""Infinity and NaN: reported where they first appear, so that no run trains on them."""
 
 import torch
 from torch import nn
 
 
 class NotFinite(ValueError):
-    """A message, a loss or a weight with infinity or NaN in it, or beyond what its codec holds; where, since when."""
+    """A message, loss or weight has infinity or NaN, or values beyond its codec's range. Says where and since when."""
 
 
 def expect_finite_weights(model: nn.Module, done: int) -> None:
-    """After so many epochs."""
+    """Raise if a weight is not finite; `done` is the number of epochs done."""
     for name, value in model.state_dict().items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise NotFinite(

@@ -1,4 +1,4 @@
-"""Gradients of shared weights: summed over ranks in every backward pass, by one fused all-reduce or by a few."""
+"""Gradients of shared weights, summed over ranks in every backward pass by one fused all-reduce or a few."""
 
 import math
 import operator
@@ -13,11 +13,11 @@ from thinwire.links import Door, Transfer
 
 
 class GradientSum:
-    """Hooks that make `loss.backward()` leave the whole graph's gradients on every rank; then `after` is called.
+    """Hooks by which `loss.backward()` leaves the whole graph's gradients on every rank. Then they call `after`.
 
-    In several `groups`, the last layers' gradients travel while the first ones' are computed. That is for backward
-    passes that wait for no other sums: those are matched by order, and a rank whose nodes reach fewer weights comes to
-    its groups at other moments.
+    With several `groups`, gradients of the last layers travel while those of the first layers are computed. Use them
+    only if the backward pass waits for no other sums: sums are matched by order, and a rank whose nodes reach fewer
+    weights posts its groups at other moments.
     """
 
     def __init__(
@@ -34,13 +34,16 @@ class GradientSum:
         self._hooks: dict[torch.nn.Parameter, list[RemovableHandle]] = {}
         self._door = door
         self._after = after
-        self._before: dict[torch.nn.Parameter, Tensor | None] | None = None  # what was there when this pass began
+        self._before: dict[torch.nn.Parameter, Tensor | None] | None = None  # gradients from before this pass
         self._missing: set[torch.nn.Parameter] = set()
         self._under_way: list[Transfer[Tensor]] = []
         self.follow(parameters)
 
     def follow(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """From now on sum these; between two backward passes, the same ones on every rank. Frozen ones are left out."""
+        """Sum the gradients of these parameters from now on; frozen ones are left out.
+
+        Has an effect only between two backward passes. Give the same parameters on every rank.
+        """
         now = [parameter for parameter in parameters if parameter.requires_grad]
         same = len(now) == len(self._parameters) and all(map(operator.is_, now, self._parameters))
         if same or self._before is not None:
@@ -51,7 +54,7 @@ class GradientSum:
         if self._door.world_size == 1:
             return
         kept = dict.fromkeys(now)
-        for parameter in [each for each in self._hooks if each not in kept]:
+        for parameter in [parameter for parameter in self._hooks if parameter not in kept]:
             for hook in self._hooks.pop(parameter):
                 hook.remove()
         for parameter in now:
@@ -61,8 +64,8 @@ class GradientSum:
                     self._hooks[parameter].append(parameter.register_post_accumulate_grad_hook(self._have))
 
     def _expect_alike(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """A sum over ranks that want different ones would be of no one's."""
-        sizes = [len(parameters), sum(each.numel() for each in parameters)]
+        """Raise if ranks want gradients of different weights: their sum would mix different weights."""
+        sizes = [len(parameters), sum(parameter.numel() for parameter in parameters)]
         gathered = self._door.gather(
             torch.tensor(sizes, device=parameters[0].device if parameters else None), channel="weights"
         )
@@ -74,7 +77,7 @@ class GradientSum:
 
     def _begin(self, gradient: Tensor) -> None:
         if self._before is None:
-            # Set aside: it has been summed already, and several passes may add up before a step.
+            # Earlier gradients are set aside: they are summed already, and several passes may add up before a step.
             self._before = {parameter: parameter.grad for parameter in self._parameters}
             for parameter in self._parameters:
                 parameter.grad = None
@@ -83,7 +86,7 @@ class GradientSum:
 
     def _have(self, parameter: torch.nn.Parameter) -> None:
         self._missing.discard(parameter)
-        # In one order on all ranks, whichever gradient is there first.
+        # Groups go in the same order on all ranks, whichever gradient is ready first.
         while len(self._under_way) < len(self._groups) - 1 and not self._missing & {*self._next()}:
             self._post()
 
@@ -91,10 +94,10 @@ class GradientSum:
         return self._groups[len(self._under_way)]
 
     def _post(self) -> None:
-        """The next group's sum. A weight that this rank's nodes do not reach has its place in it."""
-        own = self._next()
-        reached = [float(each.grad is not None) for each in own]
-        parts = [torch.zeros_like(each) if each.grad is None else each.grad for each in own]
+        """Start the next group's sum. A weight that this rank's nodes do not reach counts as zeros."""
+        group = self._next()
+        reached = [float(parameter.grad is not None) for parameter in group]
+        parts = [torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in group]
         flat = torch.cat([*(part.reshape(-1) for part in parts), parts[0].new_tensor(reached)])
         self._under_way.append(self._door.all_reduce(flat, channel="gradients"))
 
@@ -104,26 +107,26 @@ class GradientSum:
         before, self._before = self._before or {}, None
         transfers, self._under_way = self._under_way, []
         for group, transfer in zip(self._groups, transfers, strict=True):
-            *sums, reached_by = transfer.wait().split([*(each.numel() for each in group), len(group)])
+            *sums, reached_by = transfer.wait().split([*(parameter.numel() for parameter in group), len(group)])
             for parameter, total, count in zip(group, sums, reached_by.tolist(), strict=True):
-                # One that nobody's nodes reach gets no gradient.
+                # A weight that no rank's nodes reach gets no gradient.
                 new, old = total.view_as(parameter) if count else None, before[parameter]
                 parameter.grad = new if old is None else old if new is None else old + new
         self._after()
 
 
 def _cut(parameters: Sequence[torch.nn.Parameter], groups: int) -> list[list[torch.nn.Parameter]]:
-    """In order, into at most so many groups of about equal size."""
-    total = sum(each.numel() for each in parameters)
-    found: list[list[torch.nn.Parameter]] = [[] for _ in range(groups)]
+    """Split the parameters, in order, into at most `groups` groups of about equal size."""
+    total = sum(parameter.numel() for parameter in parameters)
+    split: list[list[torch.nn.Parameter]] = [[] for _ in range(groups)]
     seen = 0
-    for each in parameters:
-        found[min(groups - 1, seen * groups // max(1, total))].append(each)
-        seen += each.numel()
-    return [group for group in found if group]
+    for parameter in parameters:
+        split[min(groups - 1, seen * groups // max(1, total))].append(parameter)
+        seen += parameter.numel()
+    return [group for group in split if group]
 
 
 def bytes_of(parameters: Iterable[torch.nn.Parameter], world_size: int) -> int:
-    """What one such sum sends from each rank: a ring's two rounds, and whether each weight was reached."""
+    """Bytes that each rank sends for one sum: two rounds of a ring, with a flag for each weight that was reached."""
     sizes = [parameter.numel() for parameter in parameters if parameter.requires_grad]
     return math.ceil(2 * (world_size - 1) / world_size * 4 * (sum(sizes) + len(sizes)))

@@ -1,4 +1,4 @@
-"""Everything that a run of `thinwire train` depends on, known to all ranks alike."""
+"""Everything that a run of `thinwire train` depends on, the same on all ranks."""
 
 import json
 from dataclasses import asdict, dataclass, field, replace
@@ -19,26 +19,26 @@ class Job(Generic[M_co]):
 
     method: M_co
     data: str
-    shards: str = ""  # a folder; where empty, the first rank of each machine partitions `data`
+    shards: str = ""  # a folder; if empty, the first rank of each machine partitions `data`
     model: str = "sage"
     layers: int = 3
     hidden: int = 128
     dropout: float = 0.0
     norm: str = "layer"
     lr: float = 0.01
-    optimizer: str = "auto"  # by what the method's gradients are like
+    optimizer: str = "auto"  # auto: chosen by whether the method's gradients may be stale
     decay: str = "none"  # of the learning rate
     epochs: int = 60
     seed: int = 0  # of weights, partition, dropout, batches and rounding
     evaluate_every: int = 5
-    profile: str = ""  # a file that `thinwire profile` wrote; where empty, adaqp measures the wires itself
-    events: str = ""  # a file to append to; none where empty
-    out: str = ""  # a folder for checkpoints and predictions; none where empty
+    profile: str = ""  # a file that `thinwire profile` wrote; if empty, adaqp measures the wires itself
+    events: str = ""  # a file to append to; empty: none
+    out: str = ""  # a folder for checkpoints and predictions; empty: none
     checkpoint_every: int = 10  # epochs
-    checkpoint_steps: int = 1000  # of an epoch of batches, between checkpoints within it; 0 none
-    check: bool = True  # a model of the user's own, before it trains
+    checkpoint_steps: int = 1000  # steps between checkpoints within an epoch of batches; 0: none within
+    check: bool = True  # whether to check a user's own model before it trains
     resume: bool = False
-    resume_epoch: str = ""  # the point to go on from, as `Point.parse` reads it; the last one where empty
+    resume_epoch: str = ""  # the point to go on from, as `Point.parse` reads it; empty: the last one
     limit_s: float = LIMIT_S  # a rank that keeps others waiting for longer is lost
     launch: dict[str, Any] = field(default_factory=dict)  # how ranks were started, for plan.json
     prediction: dict[str, Any] = field(default_factory=dict)  # why this method was chosen, for plan.json
@@ -49,12 +49,12 @@ class Job(Generic[M_co]):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give one of {', '.join(known)}")
 
     def for_layers(self) -> Self:
-        """With the method as so many layers need it."""
+        """This job with its method fitted to the number of layers."""
         return replace(self, method=self.method.for_layers(self.layers))
 
     @property
     def optimizer_name(self) -> str:
-        """What bears stale gradients, or what is published for fresh ones (`training/qhadam.py`)."""
+        """For `auto`: QHAdam where gradients may be stale (`training/qhadam.py` says why), else Adam."""
         if self.optimizer == "auto":
             return "qhadam" if self.method.may_be_stale else "adam"
         return self.optimizer
@@ -64,12 +64,12 @@ class Job(Generic[M_co]):
         return Path(self.out) / "checkpoints"
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same for a run to go on: all but where it is kept, how long it lasts and how it is seen."""
+        """What must stay the same to resume a run: all but where it is kept, how long it lasts and how it is shown."""
         free = ("data", "shards", "epochs", "evaluate_every", "profile", "events", "out", "checkpoint_every", "resume")
         seen = ("check", "checkpoint_steps", "resume_epoch", "limit_s", "launch", "prediction")
         kept: dict[str, Any] = {"plan": self.method.to_json()}
         kept |= {name: value for name, value in asdict(self).items() if name not in ("method", *free, *seen)}
         kept["optimizer"] = self.optimizer_name
-        if self.decay != "none":  # its pace is a matter of how long the run lasts
+        if self.decay != "none":  # its pace depends on the number of epochs
             kept["decay"] = f"{self.decay} over {self.epochs} epochs"
-        return dict(json.loads(json.dumps(kept)))  # as a checkpoint will have it
+        return dict(json.loads(json.dumps(kept)))  # as it is read back from a checkpoint

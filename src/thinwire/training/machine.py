@@ -1,4 +1,4 @@
-"""What a run ran on, for its plan.json."""
+"""Facts about the machine that a run ran on, for its plan.json."""
 
 import os
 import platform
@@ -9,19 +9,19 @@ from thinwire.native import native_module
 
 
 def cores() -> int:
-    """That this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def shared_cores() -> int | None:
-    """Cores that all ranks share where they have one machine; None where a job of torchrun's has several."""
+    """The cores that all ranks share if they are on one machine; None if a torchrun job has several machines."""
     ranks, here = (os.environ.get(name) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     return cores() if ranks == here else None
 
 
 def facts() -> dict[str, Any]:
-    """Of this rank's."""
-    import torch  # here, as who only counts cores has no use for it
+    """This machine's software and hardware, for plan.json."""
+    import torch  # imported here: counting cores does not need it
 
     module = native_module()
     return {
@@ -36,7 +36,7 @@ def facts() -> dict[str, Any]:
 
 
 def _cpu() -> str:
-    """Its name where the system tells it, else its kind."""
+    """The processor's name if the system tells it, else its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,6 +1,6 @@
-"""A method: what crosses the wire, and when. Words make it ("sylvie --bits 2"), and it makes the words again. Pure.
+"""A method: what crosses the wire, and when. It is parsed from words ("sylvie --bits 2") and written as words. Pure.
 
-Options are the fields of its dataclass: names, types, defaults and help (the docstrings below them) stand there only.
+Options are the fields of its dataclass: names, types, defaults and help (the docstrings below them) stand only there.
 """
 
 import types
@@ -14,12 +14,12 @@ KIND_WORDS = {int: "a whole number", float: "a number", str: "a word"}
 
 @dataclass(frozen=True)
 class Method:
-    """Abstract. A final one is a frozen dataclass with its own options, and its name."""
+    """Abstract. Each final class is a frozen dataclass with a name and its own options."""
 
     name: ClassVar[str]
-    # As which words `thinwire plan` compares it, where nothing is said.
+    # The words by which `thinwire plan` compares this method by default.
     compared: ClassVar[tuple[str, ...]] = ()
-    # Options of a job that have an effect with few methods, this one among them.
+    # Job options that have an effect with this method, but not with most others.
     heeds: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -29,23 +29,23 @@ class Method:
 
     @property
     def may_be_stale(self) -> bool:
-        """Whether gradients may be an epoch's late."""
+        """Whether gradients may be an epoch old."""
         return False
 
     @property
     def gentleness(self) -> int:
-        """Of two methods that are about as fast the one with less changes training less; `exact` has 0."""
+        """How much the method changes training: 0 for `exact`. Of two equally fast methods the lower one is chosen."""
         return 9
 
     def for_layers(self, layers: int) -> Self:
-        """What a run with so many layers takes it for."""
+        """This method as a run with this number of layers uses it."""
         return self
 
     def words(self) -> str:
-        """The shortest that make it again: its name, and the options that are not as usual."""
-        options = {field.name: field.default for field in fields(self)}
-        given = {name: getattr(self, name) for name, usual in options.items() if getattr(self, name) != usual}
-        return " ".join([self.name, *(f"{dashed(name)} {_as_word(value)}" for name, value in given.items())])
+        """The shortest words that `parse` turns into this method: its name, and options that differ from defaults."""
+        defaults = {field.name: field.default for field in fields(self)}
+        changed = {name: getattr(self, name) for name, usual in defaults.items() if getattr(self, name) != usual}
+        return " ".join([self.name, *(f"{dashed(name)} {_as_word(value)}" for name, value in changed.items())])
 
     def to_json(self) -> dict[str, Any]:
         return {"method": self.name, **asdict(self)}
@@ -61,17 +61,17 @@ def options_of(kind: type[Method]) -> Mapping[str, Any]:
 
 
 def about(kind: type[Method]) -> str:
-    """A method in a line."""
+    """The first line of the method's docstring, without its full stop."""
     return (kind.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
 def dashed(option: str) -> str:
-    """As it is typed: `--sync-every`."""
+    """The option as a user types it: `--sync-every`."""
     return f"--{option.replace('_', '-')}"
 
 
 def parse(words: str, methods: Mapping[str, type[M]]) -> M:
-    """The method that these words make."""
+    """The method that these words describe."""
     name, options = split(words)
     return made(methods[known_name(name, methods)], options, words)
 
@@ -83,7 +83,7 @@ def known_name(name: str, methods: Mapping[str, Any]) -> str:
 
 
 def split(words: str) -> tuple[str, dict[str, str]]:
-    """A name, and values by option: of `sylvie --sync-every 5` the values {"sync_every": "5"}."""
+    """The name and the options by name: `sylvie --sync-every 5` gives "sylvie" and {"sync_every": "5"}."""
     name, *rest = words.split() or [""]
     options: dict[str, str] = {}
     upcoming = iter(rest)
@@ -98,7 +98,7 @@ def split(words: str) -> tuple[str, dict[str, str]]:
 
 
 def made(kind: type[M], options: Mapping[str, str], words: str) -> M:
-    """A method of this class with these options; `words` is where they come from, for errors."""
+    """A method of this class with these options. Errors quote `words`, from which the options were read."""
     known = options_of(kind)
     for option in options:
         if option not in known:
@@ -107,12 +107,12 @@ def made(kind: type[M], options: Mapping[str, str], words: str) -> M:
 
 
 def what_it_has(kind: type[Method]) -> str:
-    """The options of a method, for an error."""
+    """The options of a method, in words for an error."""
     return f"{kind.name} has {', '.join(map(dashed, options_of(kind))) or 'no options'}"
 
 
 def value_of(option: str, text: str, hint: Any, words: str) -> Any:
-    """An option's value from a word."""
+    """Read an option's value from a word."""
     if typing.get_origin(hint) is Literal:
         choices = {str(choice): choice for choice in typing.get_args(hint)}
         if text in choices:
@@ -126,7 +126,7 @@ def value_of(option: str, text: str, hint: Any, words: str) -> Any:
 
 
 def type_in_files(hint: Any) -> type:
-    """What a TOML file has for an option of this type: lists are written as words, like "15,10,5"."""
+    """The type by which a TOML file gives this option: lists are written as strings, like "15,10,5"."""
     if typing.get_origin(hint) is Literal:
         return type(typing.get_args(hint)[0])
     return str if _is_list(hint) else hint

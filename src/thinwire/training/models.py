@@ -1,4 +1,4 @@
-"""Models of `thinwire train`: PyG's layers, one after the other; or what a function of the user's own makes."""
+"""Models of `thinwire train`: a stack of PyG layers, or a model that the user's own function makes."""
 
 import importlib
 import sys
@@ -26,13 +26,13 @@ class Stack(nn.Module):
         self._weighted = weighted  # whether layers take edge weights
 
     def forward(self, x: Tensor, edge_index: Tensor | None, edge_weight: Tensor | None = None) -> Tensor:
-        along = {"edge_weight": edge_weight} if self._weighted and edge_weight is not None else {}
+        weights = {"edge_weight": edge_weight} if self._weighted and edge_weight is not None else {}
         for number, conv in enumerate(self.convs):
-            x = self.after(number, conv(x, edge_index, **along))
+            x = self.after(number, conv(x, edge_index, **weights))
         return x
 
     def after(self, number: int, x: Tensor) -> Tensor:
-        """What stands between this layer and the next one."""
+        """Apply norm, ReLU and dropout after this layer; nothing after the last."""
         if number == len(self.norms):
             return x
         out: Tensor = self.dropout(torch.relu(self.norms[number](x)))
@@ -51,24 +51,24 @@ def build(job: Job[Any], *, num_features: int, num_classes: int) -> Stack:
 
 
 def is_own(name: str) -> bool:
-    """Whether it names a function of the user's, as `package.module:function`."""
+    """Whether the name is a user's own function, as `package.module:function`."""
     return ":" in name
 
 
 def build_own(job: Job[Any], *, num_features: int, num_classes: int) -> nn.Module:
-    """What the user's function makes of the numbers of features and classes."""
+    """The model that the user's function returns, called with the numbers of features and classes."""
     module, _, name = job.model.partition(":")
     if "" not in sys.path:
-        sys.path.insert(0, "")  # a module of the folder that the command was called in
+        sys.path.insert(0, "")  # finds modules in the folder where the command was called
     torch.manual_seed(job.seed)
     try:
         make = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"model {job.model!r}: {error}; give package.module:function") from None
-    made = make(num_features, num_classes)
-    if not isinstance(made, nn.Module):
-        raise ValueError(f"model {job.model!r} returned {type(made).__name__}; return a torch.nn.Module")
-    return made
+    model = make(num_features, num_classes)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model {job.model!r} returned {type(model).__name__}; return a torch.nn.Module")
+    return model
 
 
 def widths_of(num_features: int, num_classes: int, *, layers: int, hidden: int) -> list[int]:

@@ -1,8 +1,8 @@
-"""By which rule weights follow their gradients, and how fast in which epoch.
+"""The optimizer of a job, and the learning rate of each epoch.
 
-Where gradients are partly an epoch old, Adam's heavy-ball momentum is what loses: along a direction of curvature c its
-steps stay bounded up to c = 2 (1 + beta) / (1 - beta) / lr, 38 / lr at beta 0.9, with fresh gradients, but only up to
-about 1 / lr with stale ones. QHAdam bears ten times as much (decision 15; `tests/training/test_optimizers.py`).
+Adam's heavy-ball momentum suffers from gradients that are partly an epoch old. Along a direction of curvature c its
+steps stay bounded up to c = 2 (1 + beta) / (1 - beta) / lr with fresh gradients, 38 / lr at beta 0.9, but only up to
+about 1 / lr with stale ones. QHAdam tolerates ten times as much (decision 15; `tests/training/test_optimizers.py`).
 """
 
 import math
@@ -24,7 +24,7 @@ def build(job: Job[Any], parameters: Iterable[nn.Parameter]) -> torch.optim.Opti
 
 
 def rate(job: Job[Any], epoch: int) -> float:
-    """The learning rate of an epoch: constant, or half a cosine that would reach 0 after the last."""
+    """The learning rate of an epoch: constant, or half a cosine that would reach 0 after the last epoch."""
     if job.decay == "cosine":
         return job.lr * (1 + math.cos(math.pi * epoch / job.epochs)) / 2
     return job.lr

@@ -1,4 +1,4 @@
-"""A rank's part of the graph: read from a folder of shards, or from one that its machine's first rank makes."""
+"""A rank's shard of the graph, read from a given folder or from one that the machine's first rank makes."""
 
 import os
 from collections.abc import Iterator
@@ -14,13 +14,14 @@ from thinwire.scratch import scratch_folder
 from thinwire.training.agreement import expect_same_job
 from thinwire.training.job import Job
 
-# Partitioning a large graph takes its time, and the launcher ends us if the rank that does it dies.
+# How long ranks wait for a partition. A large graph takes long, and if the partitioning rank dies, the launcher ends
+# the others.
 PATIENCE = timedelta(hours=6)
 
 
 @contextmanager
 def own_shard(job: Job[Any], door: Door) -> Iterator[tuple[Shard, Manifest]]:
-    """The shard, and what is known of all of them, once all ranks have loaded theirs and agree on what to do."""
+    """This rank's shard and the manifest, once all ranks have loaded theirs and agree on the job."""
     with ExitStack() as stack:
         with door.loading():
             shard, manifest = _loaded(job, door, stack)
@@ -40,17 +41,17 @@ def _loaded(job: Job[Any], door: Door, stack: ExitStack) -> tuple[Shard, Manifes
 
 
 def _made_here(job: Job[Any], door: Door, stack: ExitStack) -> Path:
-    """Each machine makes them for itself: the same graph and seed give the same shards."""
+    """The folder of shards that this machine makes. Each machine makes its own: graph and seed determine the shards."""
     key = f"shards/{os.environ.get('GROUP_RANK', '0')}"
     if door.local_rank != 0:
         door.store.wait([key], PATIENCE)
         return Path(door.store.get(key).decode())
     folder = Path(job.out) / "shards" if job.out else None
-    there = folder is not None and graphs.is_shard_folder(folder)
-    if folder is None or (there and graphs.read_manifest(folder).num_parts != door.world_size):
+    exists = folder is not None and graphs.is_shard_folder(folder)
+    if folder is None or (exists and graphs.read_manifest(folder).num_parts != door.world_size):
         folder = stack.enter_context(scratch_folder("shards")) / "shards"
-        there = False
-    if not there:
+        exists = False
+    if not exists:
         graphs.prepare(job.data, graphs.Settings(door.world_size, seed=job.seed), folder)
     door.store.set(key, str(folder))
     return folder

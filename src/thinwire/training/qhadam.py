@@ -1,10 +1,10 @@
 """Adam with quasi-hyperbolic momentum (QHAdam, arXiv 1810.06801) whose memory grows with the run: for stale gradients.
 
-A step follows (1 - d) m + d g: the mean m of past gradients, and directly a share d of the newest. Gradients that are
-partly an epoch or two old make every rule oscillate from some curvature on; what bears more of it is a longer memory
-with a smaller direct share, and the price of a long memory is a slow start. So memory begins as short as Adam's and
-grows with the steps taken. And the second moment forgets within some thirty steps, so that a weight that begins to
-swing takes shorter steps before the swing has grown (decision 15).
+A step follows (1 - d) m + d g, with m the mean of past gradients and d the direct share of the newest gradient g.
+With gradients that are partly an epoch or two old, every rule oscillates above some curvature. A longer memory with a
+smaller direct share raises that limit, but makes a slow start. So memory begins as short as Adam's and grows with the
+steps taken. The second moment forgets within about thirty steps, so that a weight that begins to oscillate takes
+shorter steps before the oscillation has grown (decision 15).
 """
 
 from collections.abc import Callable, Iterable
@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# Steps that momentum remembers are a third of those taken, from Adam's ten on.
+# Momentum remembers a third of the steps taken, but at least Adam's ten.
 SHARE_REMEMBERED = 1 / 3
 BETA_AT_FIRST = 0.9
 
 
 class QHAdam(torch.optim.Optimizer):
-    """`betas`: momentum's, at most, and the second moment's. `direct`: the newest gradient's share, at least."""
+    """`betas`: the most of momentum's beta, and the second moment's beta. `direct`: the least share of the newest g."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class QHAdam(torch.optim.Optimizer):
         taken = state["step"].item()
         beta = momentum(taken, most=most)
         direct = max(group["direct"], 1 - beta)
-        # Both means started from zero: what they weigh so far, exactly, as beta is another in each step.
+        # Both means start from zero. `mean_weight` is the exact sum of weights so far, since beta changes each step.
         state["mean_weight"].mul_(beta).add_(1 - beta)
         state["exp_avg"].lerp_(gradient, 1 - beta)
         state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
@@ -71,6 +71,6 @@ class QHAdam(torch.optim.Optimizer):
 
 
 def momentum(step: float, *, most: float) -> float:
-    """Momentum's beta in this step, counted from 1."""
+    """Momentum's beta in this step; steps count from 1."""
     grown = 1 - 1 / (SHARE_REMEMBERED * step)
     return min(most, max(BETA_AT_FIRST, grown))

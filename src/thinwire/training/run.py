@@ -32,7 +32,7 @@ PREDICTIONS = "predictions.npz"
 
 
 class Run(ABC):
-    """One rank's part of it."""
+    """One rank's part of a run."""
 
     def __init__(self, job: Job[Any], shard: Shard, door: Door, manifest: Manifest, model: nn.Module) -> None:
         self.job, self.shard, self.door, self.model = job, shard, door, model
@@ -43,57 +43,57 @@ class Run(ABC):
         self.rows: list[dict[str, Any]] = []
         self.scores: dict[str, float | None] = {"val_score": None, "test_score": None}  # not evaluated yet
         self.kept = "no checkpoint was kept"
-        self.plans = 0  # made since the first one
+        self.plans = 0  # new plans since the first
         self.horizon = job.epochs  # up to this epoch a technique may work ahead
 
     @abstractmethod
     def step(self, epoch: int) -> float:
-        """One epoch of training; this shard's share of the loss."""
+        """Train one epoch, and return this shard's share of the loss."""
 
     @abstractmethod
     def evaluate(self) -> Tensor:
-        """What the model says of this shard's nodes."""
+        """The model's outputs for this shard's nodes."""
 
     @abstractmethod
     def counted(self, books: Mapping[str, ChannelBook]) -> dict[str, float]:
-        """Of the epoch, on this rank: what goes into its event as a sum over ranks."""
+        """This rank's counts of the epoch; the epoch's event has their sums over ranks."""
 
     def planned(self) -> dict[str, Any]:
-        """What was predicted of the epoch, for its event."""
+        """What was predicted for the epoch, for its event."""
         return {}
 
     def first_plan(self) -> dict[str, Any]:
-        """What plan.json says beside the job."""
+        """What plan.json holds besides the job."""
         return {}
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What else a checkpoint needs to go on bit for bit."""
+        """The facts and tensors that a checkpoint needs, beyond weights and optimizer, to resume bit for bit."""
         return {}, {}
 
     def restore(self, state: Checkpoint, tensors: dict[str, Tensor], *, same: bool) -> None:  # noqa: B027 (or nothing)
-        """Take it back; `same`: as many ranks as then."""
+        """Restore what `state` gave; `same`: this run has as many ranks as the one that saved it."""
 
     def settle(self) -> None:  # noqa: B027 (or nothing)
-        """Wait for what is still under way."""
+        """Wait for transfers that are still under way."""
 
     def window(self) -> Window:
-        """Which epochs stand for all, where a few are recorded."""
+        """The epochs to record for a prediction; they represent the whole run."""
         return USUAL
 
     def begin_at(self, epoch: int) -> None:  # noqa: B027 (or nothing)
-        """Go on from this epoch as if those before had been: for a recording."""
+        """Start at this epoch as if the earlier ones were done. For a recording."""
 
     def choosing_s(self) -> float:
-        """Seconds of an epoch, in the mean, that went into choosing what to send."""
+        """Mean seconds an epoch that went into choosing what to send."""
         return 0.0
 
     @property
     def done(self) -> int:
-        """Epochs."""
+        """The number of epochs done."""
         return len(self.losses)
 
     def train(self) -> dict[str, Any]:
-        """From where a checkpoint ends, or from the start, to the result."""
+        """Train from the start, or from a checkpoint, to the end, and return the result."""
         if self.job.resume:
             self.resume()
         if self.job.resume and self.done >= self.job.epochs:
@@ -112,7 +112,7 @@ class Run(ABC):
         return result
 
     def _as_kept(self) -> dict[str, Any]:
-        """Of a run with nothing left to do: its files stay as they are."""
+        """The result of a run with nothing left to do; its files stay as they are."""
         result, kept = self.result(), Path(self.job.out) / RESULT
         return dict(json.loads(kept.read_text())) if kept.exists() else result
 
@@ -133,7 +133,7 @@ class Run(ABC):
         artifacts.write_json(path, {**stamp, **content})
 
     def replan(self, content: dict[str, Any]) -> None:
-        """Another plan is in force."""
+        """Count a new plan, and write it to plan.N.json."""
         self.plans += 1
         if self.job.out and self.door.rank == 0:
             self.write_plan((Path(self.job.out) / PLAN).with_suffix(f".{self.plans}.json"), content)
@@ -164,7 +164,7 @@ class Run(ABC):
             self.save()
 
     def save(self, steps: int = 0) -> None:
-        """Keep a checkpoint, after so many steps of an epoch that is not done."""
+        """Write a checkpoint; `steps` are those done in the epoch under way, 0 between epochs."""
         point = Point(self.done, steps)
         expect_finite_weights(self.model, self.done)  # the same on every rank
         own_facts, own_tensors = self.state()
@@ -177,7 +177,7 @@ class Run(ABC):
         self.kept = f"the checkpoint after {point} stays"
 
     def resume(self) -> None:
-        """Go on where a checkpoint ends; at another number of ranks from its weights, without what ranks held."""
+        """Go on from a checkpoint. With another number of ranks, ranks' own state in it is not restored."""
         state = resumed(self.job, self.door, self.facts)
         if self.door.rank == 0:
             self._forget_after(state)
@@ -195,7 +195,7 @@ class Run(ABC):
         self.kept = f"the checkpoint after {state.point} stays"
 
     def _forget_after(self, state: Checkpoint | None) -> None:
-        """Events and plans of epochs that will be run again."""
+        """Delete events, plans and results of epochs that will be run again."""
         done, plans = (0, 0) if state is None else (state.point.epochs, state.facts["plans"])
         for path in Path(self.job.out).glob(f"{Path(PLAN).stem}.*.json"):
             if int(path.name.split(".")[1]) > plans:
@@ -219,7 +219,8 @@ class Run(ABC):
     def result(self) -> dict[str, Any]:
         peak = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         peaks = self.sum_over_ranks([peak * (rank == self.door.rank) for rank in range(self.door.world_size)])
-        # The first epoch may also fetch what later ones have, and where there is a pipeline the last one less.
+        # Without the first epoch, which may fetch rows that later ones reuse, and the last, where a pipeline fetches
+        # nothing ahead.
         rows = self.rows[1:-1] or self.rows[1:] or self.rows
 
         def median(name: str) -> float | None:
@@ -247,11 +248,11 @@ class Run(ABC):
         sums = torch.tensor(values, dtype=torch.float64)
         return [float(value) for value in self.door.all_reduce(sums, channel="scores").wait()]
 
-    def _is_due(self, epoch: int, every: int) -> bool:
-        return (epoch + 1) % every == 0 or epoch + 1 == self.job.epochs
+    def _is_due(self, epoch: int, interval: int) -> bool:
+        return (epoch + 1) % interval == 0 or epoch + 1 == self.job.epochs
 
     def _row(self, epoch: int, loss: float, seconds: float, books: Mapping[str, ChannelBook]) -> dict[str, Any]:
-        """What the epoch was, summed over ranks."""
+        """The epoch's event: loss and counts as sums over ranks, times of this rank."""
         exposed_s = sum(book.exposed_s for book in books.values())
         counts = {"bytes": float(sum(book.bytes_sent for book in books.values())), **self.counted(books)}
         broken = [float(rank == self.door.rank and not math.isfinite(loss)) for rank in range(self.door.world_size)]
@@ -273,5 +274,5 @@ class Run(ABC):
             chosen = self.shard.split == split
             counts += [float(chosen.sum()), *score.hits_and_tries(out[chosen], self.y[chosen])]
         summed = self.sum_over_ranks(counts)
-        val, test = (score.share(*own) for own in (summed[:3], summed[3:]))
+        val, test = (score.share(*split_sums) for split_sums in (summed[:3], summed[3:]))
         return {"val_score": val, "test_score": test}

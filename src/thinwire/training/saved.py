@@ -1,4 +1,4 @@
-"""A run's state in and out of a checkpoint, agreed on by all ranks."""
+"""Choosing the checkpoint to resume from, the same on all ranks; and an optimizer's state as tensors."""
 
 from typing import Any
 
@@ -12,35 +12,37 @@ from thinwire.training.job import Job
 
 
 def resumed(job: Job[Any], door: Door, facts: dict[str, Any]) -> Checkpoint | None:
-    """The state to go on from: the last one that all ranks have; None where a kill came before there was any.
+    """The checkpoint to resume from: the last one that all ranks have; None if the run was killed before the first.
 
-    Of a run with another number of ranks it is rank 0's, for all, if that is the later one.
+    If a run with another number of ranks has a later one, all ranks take its rank 0's.
     """
-    own = RankFiles(job.checkpoints, door.rank, door.world_size)
-    own.sweep()
-    offers = checkpoint.common(_everybodys(door, [Offer(point, door.world_size) for point in own.points()]))
+    rank_files = RankFiles(job.checkpoints, door.rank, door.world_size)
+    rank_files.sweep()
+    offers = checkpoint.common(_gathered(door, [Offer(point, door.world_size) for point in rank_files.points()]))
     for size in checkpoint.runs(job.checkpoints):
-        if size != door.world_size:  # whose steps are others
+        if size != door.world_size:  # steps within an epoch differ there, so only epochs' ends count
             points = RankFiles(job.checkpoints, 0, size).points()
             offers += [Offer(point, size) for point in points if not point.steps]
     chosen = checkpoint.choose(offers, Point.parse(job.resume_epoch) if job.resume_epoch else None)
-    chosen_by_all = _everybodys(door, [chosen] if chosen else [])
-    if any(each != chosen_by_all[0] for each in chosen_by_all):
+    chosen_by_all = _gathered(door, [chosen] if chosen else [])
+    if any(choice != chosen_by_all[0] for choice in chosen_by_all):
         raise CheckpointError(
             "ranks see different checkpoints of a run with another number of ranks; copy rank 0's to every machine"
         )
     if chosen is None:
         return None
-    here = chosen.world_size == door.world_size
-    state = checkpoint.read(own if here else RankFiles(job.checkpoints, 0, chosen.world_size), chosen.point)
+    same_size = chosen.world_size == door.world_size
+    files = rank_files if same_size else RankFiles(job.checkpoints, 0, chosen.world_size)
+    state = checkpoint.read(files, chosen.point)
     expect_same_run(state.facts, facts)
     return state
 
 
-def _everybodys(door: Door, own: list[Offer]) -> list[list[Offer]]:
-    mine = [(*offer.point, offer.world_size) for offer in own]
-    every = door.gather_json(mine, channel="checkpoints")
-    return [[Offer(Point(epochs, steps), size) for epochs, steps, size in offers] for offers in every]
+def _gathered(door: Door, offers: list[Offer]) -> list[list[Offer]]:
+    """The offers of all ranks, by rank."""
+    rows = [(*offer.point, offer.world_size) for offer in offers]
+    rows_by_rank = door.gather_json(rows, channel="checkpoints")
+    return [[Offer(Point(epochs, steps), size) for epochs, steps, size in rank_rows] for rank_rows in rows_by_rank]
 
 
 def expect_same_run(then: dict[str, Any], now: dict[str, Any]) -> None:
@@ -57,9 +59,9 @@ def _flat(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """By the parameter's number and the name of what is kept of it."""
+    """The optimizer's state by `number/name`: the parameter's number, and the name of the tensor kept for it."""
     state = optimizer.state_dict()["state"]
-    return {f"{number}/{name}": value for number, own in state.items() for name, value in own.items()}
+    return {f"{number}/{name}": value for number, kept in state.items() for name, value in kept.items()}
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:

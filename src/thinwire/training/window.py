@@ -1,14 +1,14 @@
-"""Which epochs a recording notes, and what each counts for in the mean of many. Pure."""
+"""Which epochs a recording notes, and the weight of each in the mean over a run. Pure."""
 
 from dataclasses import dataclass
 
-# Epochs before those that are noted, and of those.
+# Numbers of epochs: warm-up epochs, and noted epochs after them.
 WARM, NOTED = 2, 5
 
 
 @dataclass(frozen=True)
 class Window:
-    """`warm` epochs from the `first` one on, then one noted for each weight."""
+    """`warm` epochs, beginning with epoch `first`, and then one noted epoch for each weight."""
 
     first: int
     warm: int
@@ -21,7 +21,7 @@ class Window:
 
 
 def even(share: float = 1.0) -> list[float]:
-    """So much, over epochs that are all alike."""
+    """The weight `share`, spread evenly over noted epochs."""
     return [max(0.0, share) / NOTED] * NOTED
 
 
