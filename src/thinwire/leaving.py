@@ -25,7 +25,7 @@ THREADS = "thinwire-"  # prefix of the names of threads that may be in C++
 
 
 class UnderWay:
-    """Counts the transfers under way, of all doors."""
+    """Counts what has begun and not ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,8 +39,14 @@ class UnderWay:
         with self._lock:
             self.count -= 1
 
+    def wait(self, limit_s: float) -> None:
+        """Until nothing is under way, but not longer than this."""
+        deadline = time.monotonic() + limit_s
+        while self.count and time.monotonic() < deadline:
+            time.sleep(LOOK_S / 20)
 
-transfers = UnderWay()
+
+transfers = UnderWay()  # of all doors
 
 
 def after_error(*kept: object) -> None:

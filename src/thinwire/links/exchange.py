@@ -39,6 +39,7 @@ BACKEND_LIMITS = 10
 REPEATS = 64
 # Doors of the same ranks are numbered in the order they are opened, which is the same on all of them.
 _doors: Counter[tuple[int, ...]] = Counter()
+_open: list["Door"] = []  # in the order they were opened
 
 
 class Door:
@@ -90,8 +91,10 @@ class Door:
         self.store = dist.PrefixStore(f"thinwire-door-{name}", store)
         self.heartbeat = Heartbeat(self.store, rank=self.rank, ranks=self.ranks, limit_s=limit_s)
         self._job = job
-        # Python ends while threads of an open door wait in C++; what comes back from there by then aborts the process.
-        atexit.register(self._end_with_process)
+        self._callbacks = leaving.UnderWay()
+        if not _open:
+            atexit.register(_end_with_process)
+        _open.append(self)
 
     @property
     def device(self) -> torch.device:
@@ -121,24 +124,17 @@ class Door:
         self._close(error)
 
     def _close(self, error: BaseException | None) -> None:
-        self._thread_pool.close(LOOK_S)
+        # What comes back from C++ while Python ends aborts the process. Without transfers, all threads end soon.
+        self._thread_pool.close(LOOK_S if leaving.transfers.count else leaving.PATIENCE_S)
+        self._callbacks.wait(leaving.PATIENCE_S)
         self.heartbeat.close()
-        atexit.unregister(self._end_with_process)
+        if self in _open:
+            _open.remove(self)
+        if not _open:
+            atexit.unregister(_end_with_process)
         job, self._job = self._job, None
         if job is not None:
             job.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
-
-    def _end_with_process(self) -> None:
-        """A script ends that has not closed its door: as after an error where one was, or where a transfer hangs."""
-        if self._job is None:  # whoever made the process group sees to its end
-            self._close(None)
-            return
-        error = getattr(sys, "last_value", None)
-        if error is None and leaving.transfers.count:
-            error = RuntimeError("transfers are under way")
-        self._close(error)
-        if error is not None:
-            leaving.leave()
 
     def all_to_all(
         self, outgoing: Sequence[Tensor], incoming_bytes: Sequence[int], *, channel: str
@@ -320,15 +316,6 @@ class Door:
 
     def _follow(self, transfer: Transfer[T], post: Callable[[], Any], *, keep: Tensor) -> Transfer[T]:
         """Post, and mark the transfer's end when the backend says so. `keep` must outlive the transfer."""
-
-        def ended(future: torch.futures.Future[Any], kept: object = keep) -> None:
-            error: BaseException | None = None
-            try:
-                future.wait()
-            except BaseException as raised:
-                error = raised
-            transfer.end(error)
-
         try:
             work = post()
         except RuntimeError as error:  # a rank has gone: `wait` raises it, as it does other errors
@@ -336,7 +323,7 @@ class Door:
             return transfer
         if keep.device.type == "cuda":
             transfer.streamed.append(work)
-        work.get_future().add_done_callback(ended)
+        work.get_future().add_done_callback(_Callback(transfer, keep, self._callbacks))
         return transfer
 
     def _message(self, transfer: Transfer[T], channel: str, post: Callable[[int], Any], kept: Tensor) -> Transfer[T]:
@@ -384,6 +371,33 @@ class Door:
     def _expect_places(self, what: str, given: Sequence[object]) -> None:
         if len(given) != self.world_size:
             raise ValueError(f"{what} has {len(given)} entries; give one for each of the {self.world_size} ranks")
+
+
+class _Callback:
+    """Ends a transfer, on a thread of the backend. That thread needs Python until it has let go of this object."""
+
+    def __init__(self, transfer: Transfer[Any], keep: Tensor, running: leaving.UnderWay) -> None:
+        self._transfer, self._keep, self._running = transfer, keep, running
+        self._is_called = False
+
+    def __call__(self, future: torch.futures.Future[Any]) -> None:
+        self._is_called = True
+        self._running.begins()
+        self._transfer.end(_error_of(future.wait))
+
+    def __del__(self) -> None:
+        if self._is_called:
+            self._running.ends()
+
+
+def _end_with_process() -> None:
+    """A script ends that has not closed its doors: as after an error where one was, or where a transfer hangs."""
+    error = getattr(sys, "last_value", None)
+    if error is None and leaving.transfers.count:
+        error = RuntimeError("transfers are under way")
+    for door in reversed(_open.copy()):
+        door._close(error)
+    leaving.leave()
 
 
 def _error_of(work: Callable[[], None]) -> BaseException | None:

@@ -6,6 +6,7 @@ could wait for each other for ever.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -30,11 +31,12 @@ class ThreadPool:
         self._work.put(work)
 
     def close(self, patience_s: float) -> None:
-        """End the threads that are idle or soon will be. One that hangs on a lost rank is left behind."""
+        """End the threads that are idle or soon will be. Those that hang on a lost rank are left behind."""
+        deadline = time.monotonic() + patience_s
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads:
-            thread.join(patience_s)
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
