@@ -8,9 +8,9 @@ import torch
 from tests.gradients import ledger, work
 from tests.gradients.test_plan import CODED, DENSE, made
 from thinwire import gradients, launch
-from thinwire.gradients.algorithms import AUTO, LEAST_GAIN
-from thinwire.gradients.costs import CodecCost, Profile
-from thinwire.gradients.planning import Prediction
+from thinwire.gradients.algorithms import AUTO, LEAST_GAIN, MILDEST_FIRST
+from thinwire.gradients.costs import Affine, CodecCost, Profile
+from thinwire.gradients.planning import MILD, PlannedGroup, Prediction, expected_share
 from thinwire.gradients.progress import Progress, drawn
 from thinwire.gradients.verdict import Verdict
 
@@ -21,24 +21,56 @@ def profile_of(bytes_per_s: float, coded: CodecCost = CODED) -> Profile:
     return replace(made(4, bytes_per_s), codecs={spec: DENSE if spec in AUTO[:2] else coded for spec in AUTO})
 
 
+def as_much_s(plan: gradients.Plan) -> float:
+    """The predicted seconds in which a plan is expected to make the progress of one uncompressed step."""
+    assert plan.predicted is not None
+    return plan.predicted.step_s / expected_share(plan)
+
+
 @pytest.mark.parametrize("bytes_per_s", [1e6, 1e7, 5e7, 1e8, 2e8, 5e8, 1e9, 1e12])
 @pytest.mark.parametrize("coded", [CODED, FREE])
-def test_auto_is_coarser_only_where_a_step_gains_a_tenth_by_it(bytes_per_s: float, coded: CodecCost) -> None:
+def test_auto_is_lossier_only_where_it_gains_a_tenth_by_it(bytes_per_s: float, coded: CodecCost) -> None:
     profile = profile_of(bytes_per_s, coded)
-    plans = [gradients.plan(profile, codecs) for codecs in ("none", "none,bfloat16", ",".join(AUTO), "auto")]
-    none_s, two_bytes_s, any_s, auto_s = (plan.predicted.step_s for plan in plans if plan.predicted is not None)
-    chosen = {group.codec for group in plans[3].groups}
-    if chosen == {"none"}:
-        assert auto_s == none_s < LEAST_GAIN * min(two_bytes_s, any_s)
+    plans = [gradients.plan(profile, ",".join(specs)) for specs in MILDEST_FIRST]
+    auto = gradients.plan(profile, "auto")
+    at = next(at for at, plan in enumerate(plans) if plan.groups == auto.groups)
+    for milder in plans[:at]:
+        assert as_much_s(auto) < as_much_s(milder)
+    assert at == 0 or as_much_s(auto) * LEAST_GAIN <= as_much_s(plans[0])
+    for lossier in plans[at + 1 :]:
+        assert as_much_s(auto) < as_much_s(lossier) * LEAST_GAIN
+    if {group.codec for group in auto.groups} <= set(MILD):
+        assert auto.rivals == {}
     else:
-        assert auto_s * LEAST_GAIN <= none_s
-    if chosen <= {"none", "bfloat16"}:
-        assert plans[3].rivals == {}
-    else:
-        assert auto_s == any_s <= two_bytes_s / LEAST_GAIN
-        assert set(plans[3].rivals) == {"none", "bfloat16"}
-        assert auto_s < plans[3].rivals["bfloat16"] < plans[3].rivals["none"]
-    assert plans[3].alternatives == plans[2].alternatives
+        assert set(auto.rivals) == set(MILD)
+        assert as_much_s(auto) < auto.rivals["bfloat16"] < auto.rivals["none"]
+    assert auto.alternatives == plans[-1].alternatives
+
+
+@pytest.mark.parametrize(
+    ("spec", "chosen"), [("uniform:8", True), ("qsgd:4:128", True), ("sign", False), ("topk:0.01", False)]
+)
+def test_a_step_that_is_15_percent_faster_is_not_worth_a_tenth_of_progress(spec: str, chosen: bool) -> None:
+    """All other lossy codecs are too slow here to be chosen."""
+    slow = CodecCost(*(Affine(1.0, 1.0, 1.0),) * 3)
+    profile = profile_of(1e7)
+    profile = replace(profile, codecs=profile.codecs | {other: slow for other in AUTO[2:] if other != spec})
+    predicted = gradients.plan(profile, f"none,bfloat16,{spec}").predicted
+    assert predicted is not None
+    auto = gradients.plan(replace(profile, plain_step_s=1.15 * predicted.step_s))
+    assert (spec in {group.codec for group in auto.groups}) is chosen
+    assert chosen or {group.codec for group in auto.groups} == {"none"}
+
+
+@pytest.mark.parametrize(
+    ("specs", "share"), [(("none", "sign"), 0.95), (("topk:0.01", "sign"), 0.75), (("none",), 1.0)]
+)
+def test_a_plan_of_several_codecs_is_expected_to_lose_by_their_shares_of_the_values(
+    specs: tuple[str, ...], share: float
+) -> None:
+    groups = tuple(PlannedGroup((str(number),), spec, "all_gather", 1) for number, spec in enumerate(specs))
+    plan = gradients.Plan(2, {str(number): 700 for number in range(len(specs))}, groups)
+    assert expected_share(plan) == pytest.approx(share)
 
 
 def test_auto_does_not_compress_on_a_fast_wire_and_does_on_a_slow_one() -> None:

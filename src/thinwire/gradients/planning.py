@@ -12,7 +12,15 @@ from pathlib import Path
 
 from thinwire import artifacts
 from thinwire.checked import strictly
-from thinwire.gradients.algorithms import ALL_REDUCE, AUTO, LEAST_GAIN, MILDEST_FIRST, NONE, algorithm
+from thinwire.gradients.algorithms import (
+    ALL_REDUCE,
+    AUTO,
+    EXPECTED_SHARES,
+    LEAST_GAIN,
+    MILDEST_FIRST,
+    NONE,
+    algorithm,
+)
 from thinwire.gradients.costs import READY, Profile, routes_of
 from thinwire.gradients.cupcake import equal_counts, fuse, layer_wise, one_group
 from thinwire.gradients.timeline import Route, Timeline, replay
@@ -103,7 +111,7 @@ def plan(
     """The best grouping and routes by what the profile has measured; or one of the usual groupings, to compare with.
 
     `codec` is one of `algorithms`, several separated by commas, or auto, which takes a lossier codec only where it is
-    predicted to make a step faster by LEAST_GAIN. `fusion` is cupcake (optimal), layer-wise, one, or equal:GROUPS.
+    expected to make LEAST_GAIN times the progress in the same time. `fusion` is cupcake (optimal), layer-wise, one, or equal:GROUPS.
     """
 
     def of(specs: Sequence[str]) -> Plan:
@@ -118,8 +126,9 @@ def plan(
     # is bounded by the plain step that was measured.
     chosen_s = _at_most(_step_s(chosen), profile.plain_step_s)
     for plan in coarser:
-        if _step_s(plan) * LEAST_GAIN <= chosen_s:
-            chosen, chosen_s = plan, _step_s(plan)
+        as_much_s = _step_s(plan) / expected_share(plan)  # to make the progress of an uncompressed step
+        if as_much_s * LEAST_GAIN <= chosen_s:
+            chosen, chosen_s = plan, as_much_s
     chosen = replace(chosen, alternatives=alternatives)
     if all(group.codec in MILD for group in chosen.groups):
         return chosen
@@ -160,6 +169,12 @@ def _plan(
         seed=seed,
         predicted=_predicted(profile, timeline, gap_s),
     )
+
+
+def expected_share(plan: Plan) -> float:
+    """The share of an uncompressed step's progress that a plan of `auto`'s codecs is expected to make."""
+    shares = [(sum(plan.sizes[name] for name in group.names), EXPECTED_SHARES[group.codec]) for group in plan.groups]
+    return sum(values * share for values, share in shares) / sum(plan.sizes.values())
 
 
 def _at_most(predicted_s: float, measured_s: float | None) -> float:
