@@ -54,7 +54,7 @@ def test_a_step_that_is_15_percent_faster_is_not_worth_a_tenth_of_progress(spec:
     """All other lossy codecs are too slow here to be chosen."""
     slow = CodecCost(*(Affine(1.0, 1.0, 1.0),) * 3)
     profile = profile_of(1e7)
-    profile = replace(profile, codecs=profile.codecs | {other: slow for other in AUTO[2:] if other != spec})
+    profile = replace(profile, codecs={**profile.codecs, **{other: slow for other in AUTO[2:] if other != spec}})
     predicted = gradients.plan(profile, f"none,bfloat16,{spec}").predicted
     assert predicted is not None
     auto = gradients.plan(replace(profile, plain_step_s=1.15 * predicted.step_s))

@@ -111,7 +111,8 @@ def plan(
     """The best grouping and routes by what the profile has measured; or one of the usual groupings, to compare with.
 
     `codec` is one of `algorithms`, several separated by commas, or auto, which takes a lossier codec only where it is
-    expected to make LEAST_GAIN times the progress in the same time. `fusion` is cupcake (optimal), layer-wise, one, or equal:GROUPS.
+    expected to make LEAST_GAIN times the progress in the same time. `fusion` is cupcake (optimal), layer-wise, one, or
+    equal:GROUPS.
     """
 
     def of(specs: Sequence[str]) -> Plan:
