@@ -19,6 +19,7 @@ from thinwire.codecs import Identity
 from thinwire.fullgraph import Exact, Method, Sylvie, Unsupported, distribute
 from thinwire.fullgraph.aggregate import Adjacency
 from thinwire.fullgraph.assign import obey
+from thinwire.fullgraph.distributing import DistributedState
 from thinwire.fullgraph.run import train as run_job
 from thinwire.fullgraph.wire import Wire
 from thinwire.links import Door
@@ -200,6 +201,41 @@ def _on_shards(door: Door, case: Case) -> Result:
         central=central_rows(shard),
         owned=shard.num_owned,
     )
+
+
+@dataclass
+class HeldRows:
+    """What a rank keeps for its peers: by channel, a tensor for each."""
+
+    sent: dict[str, list[Tensor]]
+    held: dict[str, list[Tensor]]
+
+
+def held_rows(cases: Sequence[Case]) -> list[HeldRows]:
+    """Train, and return what each end of each wire takes the rows for."""
+    results = []
+    with Door() as door:
+        for case in cases:
+            shard, graph = shard_of(case, door.rank, door.world_size)
+            net = build(case, graph.x.shape[1], graph.num_classes)
+            model = distribute(net, shard, door, case.method, seed=case.seed)
+            edges = {"edge_index": shard.edge_index}
+            train(model, shard.x.float(), shard.y.long(), shard.split == 0, shard.num_train, edges, case)
+            state: DistributedState = model.distributed  # type: ignore[assignment]
+            state.settle()
+            wires = [wire for halo in state.halos for wire in halo.wires() if wire.copies and wire.held is not None]
+            results.append(
+                HeldRows(
+                    {wire.channel: list(wire.copies.rows.split(wire.send_to)) for wire in wires},  # type: ignore[union-attr]
+                    {wire.channel: list(wire.held.split(wire.receive_from)) for wire in wires},  # type: ignore[union-attr]
+                )
+            )
+    return results
+
+
+def shards_of(cases: Sequence[Case]) -> list[graphs.Shard]:
+    with Door() as door:
+        return [shard_of(case, door.rank, door.world_size)[0] for case in cases]
 
 
 def central_rows(shard: graphs.Shard) -> int:

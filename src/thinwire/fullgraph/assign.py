@@ -130,10 +130,13 @@ class Assigner:
             assert trace.gradient is not None
             return (trace.gradient / wire.width).double()
         assert halo.reads is not None
-        squares = halo.reads.column_sums(2) if self._method.weigh == "squares" else halo.reads.column_sums(1).square()
-        parts = [part.contiguous() for part in squares.split(wire.receive_from)]
-        received = self._door.all_to_all(parts, [4 * size for size in wire.send_to], channel=CHANNEL).wait()
-        return torch.cat([part.clone().view(torch.float32) for part in received]).double()
+        if self._method.weigh == "squares":
+            weights = halo.read_weights(2)
+        else:
+            sums = halo.read_weights(1)
+            weights = None if sums is None else sums.square()
+        assert weights is not None
+        return weights.double()
 
     def _solved(self, exchanges: list[_Exchange]) -> tuple[list[Tensor], list["_Note"]]:
         """The bits of this rank's rows in each exchange, and notes on how good they are."""

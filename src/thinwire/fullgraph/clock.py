@@ -1,5 +1,7 @@
 """Counts epochs. All halos of a model ask here what to send, whether messages are stale, and for seeds."""
 
+from torch import Tensor
+
 from thinwire.codecs import Codec, seed_from
 from thinwire.fullgraph.methods import Method
 from thinwire.fullgraph.wire import Codecs
@@ -17,6 +19,7 @@ class Clock:
         self.epoch = -1  # no epoch has begun
         self.lowest: object = None  # the first halo that sends in this pass; backward it sends last
         self.drawn: Codecs | None = None  # the codecs of this epoch's forward messages, if the method draws them
+        self.halo_nodes: Tensor | None = None  # the halo's nodes by their numbers in the whole graph, once asked for
         self._run_seed, self._shard, self._rank = seed, shard, rank
 
     def begin_epoch(self) -> None:

@@ -278,6 +278,8 @@ class DistributedState:
         for wire in self._wires():
             if wire.held is not None:
                 tensors[f"held/{wire.channel}"] = wire.held
+            if wire.copies is not None:
+                tensors |= {f"{name}/{wire.channel}": tensor for name, tensor in wire.copies.state().items()}
             if wire.bits is not None:
                 tensors[f"bits/{wire.channel}/out"], tensors[f"bits/{wire.channel}/into"] = wire.bits
             if wire.trace is not None and wire.trace.early is not None:
@@ -296,6 +298,8 @@ class DistributedState:
 
         for wire in self._wires():
             wire.held = on_device(f"held/{wire.channel}")
+            if wire.copies is not None:
+                wire.copies.restore(on_device(f"copies/{wire.channel}"), on_device(f"ages/{wire.channel}"))
             if (out := state.get(f"bits/{wire.channel}/out")) is not None:
                 obey(wire, out, state[f"bits/{wire.channel}/into"])
             if wire.trace is not None:

@@ -3,6 +3,8 @@
 So a run drops the same values at any number of ranks. The backward pass computes the mask again instead of storing it.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +15,32 @@ from thinwire.graphs import Shard
 
 # Makes these seeds differ from those of messages.
 DROPOUT = 2
+
+
+# The attribute of a tensor that dropout has made.
+NAME = "thinwire_drop"
+
+
+@dataclass(frozen=True)
+class Drop:
+    """What a dropout did to its rows. Nodes elsewhere can be dropped in the same way."""
+
+    source: Tensor  # the rows before dropout
+    keep: float
+    seed: int
+
+    def __call__(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """These rows, which belong to the nodes `ids` of the whole graph, after the same dropout."""
+        return _drop(rows, ids, self.keep, self.seed)
+
+
+def drop_of(x: Tensor) -> Drop | None:
+    """The dropout that made this tensor, if nothing has written to it or to its source since."""
+    marked: tuple[Drop, int, int] | None = getattr(x, NAME, None)
+    if marked is None:
+        return None
+    drop, *versions = marked
+    return drop if versions == [x._version, drop.source._version] else None
 
 
 class NodeDropout:
@@ -35,6 +63,8 @@ class NodeDropout:
         seed = seed_from(*self._clock.seed, self._number, DROPOUT, self.calls)
         self.calls += 1
         out: Tensor = _Drop.apply(x, self._ids, 1 - p, seed)  # type: ignore[no-untyped-call]
+        if x.ndim == 2:
+            setattr(out, NAME, (Drop(x.detach(), 1 - p, seed), out._version, x._version))
         return out
 
 

@@ -6,7 +6,7 @@ meanwhile, and `post` adds the gradients it receives to the rows it sent.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
@@ -15,9 +15,15 @@ from torch import Tensor
 from thinwire.codecs import Identity
 from thinwire.fullgraph.aggregate import Adjacency
 from thinwire.fullgraph.clock import Clock
+from thinwire.fullgraph.copies import Copies
+from thinwire.fullgraph.dropout import Drop, drop_of
 from thinwire.fullgraph.wire import Codecs, Wire
 from thinwire.graphs import Shard
 from thinwire.links import Door
+
+
+# The channel of the weights by which readers read rows.
+WEIGHTS = "bits"
 
 
 class Halo:
@@ -29,14 +35,20 @@ class Halo:
         self.clock = clock
         self.number = number  # of the place, counted through the model
         codec, keeps = clock.method.codec(), clock.method.keeps_rows
-        self.forward = Wire(door, f"{name}.forward", shard.send_to, shard.halo_from, codec, keeps=keeps)
-        self.backward = Wire(door, f"{name}.backward", shard.halo_from, shard.send_to, codec, keeps=keeps)
+
+        def wire(direction: str, send_to: Sequence[int], receive_from: Sequence[int]) -> Wire:
+            copies = Copies() if clock.method.sends_differences else None
+            return Wire(door, f"{name}.{direction}", send_to, receive_from, codec, keeps=keeps, copies=copies)
+
+        self.forward = wire("forward", shard.send_to, shard.halo_from)
+        self.backward = wire("backward", shard.halo_from, shard.send_to)
         # Wires of their own, so that an evaluation between epochs does not touch the stale rows.
         self._exact = Wire(door, f"{name}.exact", shard.send_to, shard.halo_from, Identity())
         self._exact_back = Wire(door, f"{name}.exact-back", shard.halo_from, shard.send_to, Identity())
         self.forward.trace, self.backward.trace = clock.method.trace(), clock.method.trace()
         self.reads: Adjacency | None = None  # the matrix from halo rows to our rows, if it is fixed
         self.training = True  # whether this pass is in training mode
+        self.drop: Drop | None = None  # the dropout that made this pass's rows: readers apply it themselves
         self._kept: tuple[Tensor, int, object, Tensor] | None = None
 
     def wires(self) -> tuple[Wire, Wire]:
@@ -98,6 +110,34 @@ class Halo:
         self._exact.post(x_ND.detach().index_select(0, self.shard.send_rows), self._exact.codecs, (0,))
         return self._exact.finish(stale=False)
 
+    def read_weights(self, power: int = 2) -> Tensor | None:
+        """For each row sent, the sum over its readers of their weights to this power: float32. None: not a fixed sum.
+
+        All ranks call it together. Readers know these weights, so they send them.
+        """
+        if self.reads is None:
+            return None
+        parts = [part.contiguous() for part in self.reads.column_sums(power).split(self.forward.receive_from)]
+        sizes = [4 * count for count in self.forward.send_to]
+        received = self.door.all_to_all(parts, sizes, channel=WEIGHTS).wait()
+        return torch.cat([part.clone().view(torch.float32) for part in received])
+
+    def weigh(self) -> None:
+        """Ask the readers what each row's error counts, once, if a codec chooses among rows by it."""
+        copies = self.forward.copies
+        if self.training and copies is not None and copies.weights is None and self.forward.chooses_rows:
+            copies.weights = self.read_weights()
+
+    def node_ids(self) -> Tensor:
+        """The numbers of our halo nodes in the whole graph. All ranks call it together: it is fetched once."""
+        clock, shard = self.clock, self.shard
+        if clock.halo_nodes is None:
+            ids = shard.original_ids.index_select(0, shard.send_rows)
+            sizes = [8 * count for count in shard.halo_from]
+            received = self.door.all_to_all(list(ids.split(list(shard.send_to))), sizes, channel=WEIGHTS).wait()
+            clock.halo_nodes = torch.cat([part.clone().view(torch.int64) for part in received])
+        return clock.halo_nodes
+
     def most(self, counts: Tensor) -> int:
         """The largest count on any rank."""
         largest = counts.max() if len(counts) else counts.new_zeros(())
@@ -122,7 +162,11 @@ class _Post(torch.autograd.Function):
     def forward(ctx: torch.autograd.function.FunctionCtx, x_ND: Tensor, halo: Halo) -> Tensor:
         ctx.halo, ctx.shape, ctx.way = halo, x_ND.shape, halo.way()  # type: ignore[attr-defined]
         halo.clock.lowest = halo.clock.lowest or halo
-        _send(halo, ctx.way[0], x_ND.index_select(0, halo.shard.send_rows), 0)  # type: ignore[attr-defined]
+        # Rows before dropout move smoothly from epoch to epoch, and their readers can drop the same values.
+        halo.drop = drop_of(x_ND)
+        halo.weigh()
+        rows = x_ND if halo.drop is None else halo.drop.source
+        _send(halo, ctx.way[0], rows.index_select(0, halo.shard.send_rows), 0)  # type: ignore[attr-defined]
         return x_ND.new_empty(0)
 
     @staticmethod
@@ -140,7 +184,8 @@ class _Wait(torch.autograd.Function):
     def forward(ctx: torch.autograd.function.FunctionCtx, token: Tensor, halo: Halo) -> Tensor:
         ctx.halo, ctx.way = halo, halo.way()  # type: ignore[attr-defined]
         there, _, stale = ctx.way  # type: ignore[attr-defined]
-        return there.finish(stale=stale)
+        rows, drop, halo.drop = there.finish(stale=stale), halo.drop, None
+        return rows if drop is None else drop(rows, halo.node_ids())
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> tuple[Tensor, None]:

@@ -8,7 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from thinwire.codecs import Codec, kernels, seed_from
+from thinwire.codecs import Budget, Codec, kernels, seed_from
+from thinwire.fullgraph.copies import FIRST, Copies
 from thinwire.fullgraph.trace import Trace
 from thinwire.links import Door, Transfer
 from thinwire.training.finite import NotFinite
@@ -35,12 +36,21 @@ class _Message:
     """Encoded rows to all peers, and the sizes of theirs. Sent by `start`."""
 
     def __init__(
-        self, door: Door, channel: str, parts: list[Tensor], sizes: list[int], codecs: Sequence[Codec], width: int
+        self,
+        door: Door,
+        channel: str,
+        parts: list[Tensor],
+        sizes: list[int],
+        codecs: Sequence[Codec],
+        width: int,
+        *,
+        has_differences: bool,
     ) -> None:
         self._start = partial(door.all_to_all, parts, sizes, channel=channel)
         self._transfer: Transfer[list[Tensor]] | None = None
         self.codecs = codecs
         self.width = width
+        self.has_differences = has_differences  # to the rows received before
 
     def start(self) -> Transfer[list[Tensor]]:
         if self._transfer is None:
@@ -52,7 +62,8 @@ class _Message:
 class Wire:
     """Posts rows and finishes with those received: this epoch's, or if stale the last epoch's.
 
-    A row that is left out of a message keeps its last received value.
+    A row that is left out of a message keeps its last received value. With `copies`, messages are differences to the
+    rows last received.
     """
 
     def __init__(
@@ -64,6 +75,7 @@ class Wire:
         codec: Codec,
         *,
         keeps: bool = False,
+        copies: Copies | None = None,
     ) -> None:
         self._door = door
         self.channel = channel
@@ -77,6 +89,7 @@ class Wire:
         self.held: Tensor | None = None  # the rows last received
         self.bits: tuple[Tensor, Tensor] | None = None  # of each row sent and received, if bits were assigned
         self.trace: Trace | None = None
+        self.copies = copies  # what the readers hold, if differences are sent
         self.width = 0  # of the rows last sent
         self._posted_s = 0.0
         self._has_arrived = False  # whether the posted message has arrived
@@ -84,6 +97,11 @@ class Wire:
         self.window_s = 0.0
         self.exposed_s = 0.0
         self.flight_s = 0.0
+
+    @property
+    def chooses_rows(self) -> bool:
+        """Whether codecs choose which rows to send."""
+        return any(isinstance(codec, Budget) for codec in self.codecs.out)
 
     def post(self, rows: Tensor, codecs: Codecs, seed: tuple[int, ...], *, hold: bool = False) -> None:
         """Encode the rows and send them; with `hold`, they are sent by `release`."""
@@ -94,12 +112,12 @@ class Wire:
             )
         rank = self._door.rank
         self.width = rows.shape[1]
+        has_differences = self.copies is not None and self.copies.has(rows)
+        if self.copies is not None and not has_differences:
+            codecs = Codecs.alike(FIRST, self._door.world_size)
         try:
             with self._door.books.coding(self.channel, rows.numel()):
-                outgoing = [
-                    codec.encode(part.contiguous(), seed=seed_from(*seed, rank, peer))
-                    for peer, (codec, part) in enumerate(zip(codecs.out, rows.split(self.send_to), strict=True))
-                ]
+                outgoing = self._encoded(rows, codecs, [seed_from(*seed, rank, peer) for peer in range(len(codecs.out))])
         except ValueError as error:
             raise NotFinite(
                 f"{self.channel}: rank {rank}'s message can't be sent in epoch {self._door.step + 1}: {error}. "
@@ -107,10 +125,22 @@ class Wire:
             ) from None
         incoming = zip(codecs.into, self.receive_from, strict=True)
         sizes = [codec.nbytes((count, self.width)) for codec, count in incoming]
-        self._posted = _Message(self._door, self.channel, outgoing, sizes, codecs.into, self.width)
+        self._posted = _Message(
+            self._door, self.channel, outgoing, sizes, codecs.into, self.width, has_differences=has_differences
+        )
         self._posted_s = time.perf_counter()
         if not hold:
             self._posted.start()
+
+    def _encoded(self, rows: Tensor, codecs: Codecs, seeds: Sequence[int]) -> list[Tensor]:
+        """The message for each peer."""
+        parts = rows.split(self.send_to)
+        if self.copies is None:
+            coded = zip(codecs.out, parts, seeds, strict=True)
+            return [codec.encode(part.contiguous(), seed=seed) for codec, part, seed in coded]
+        if self.copies.has(rows):
+            return self.copies.differences(parts, codecs.out, seeds)
+        return self.copies.first(parts, seeds)
 
     def arrive(self) -> None:
         """Wait for the posted message at once, without overlap."""
@@ -153,12 +183,15 @@ class Wire:
     def _received(self, message: _Message) -> Tensor:
         received = message.start().wait() if self._has_arrived else self._wait(message)
         self._has_arrived = False
-        if not all(codec.fills_out for codec in message.codecs):
+        if message.has_differences or not all(codec.fills_out for codec in message.codecs):
             assert self.held is not None  # a row is left out only after it was sent once
             rows = self.held.clone()  # autograd may still use the last rows
         else:
             rows = kernels.empty((sum(self.receive_from), message.width), torch.float32, received[0].device)
         with self._door.books.coding(self.channel):
             for codec, data, part in zip(message.codecs, received, rows.split(self.receive_from), strict=True):
-                codec.decode(data, part.shape, out=part)
+                if message.has_differences:
+                    codec.add(data, part)
+                else:
+                    codec.decode(data, part.shape, out=part)
         return rows

@@ -38,6 +38,11 @@ class Method(AnyMethod):
         return self.codec().nbytes((num_rows, width))
 
     @property
+    def sends_differences(self) -> bool:
+        """Whether messages are differences to the rows that the receiver holds."""
+        return False
+
+    @property
     def overlaps(self) -> bool:
         """Whether computation goes on while rows travel."""
         return True
@@ -45,7 +50,7 @@ class Method(AnyMethod):
     @property
     def keeps_rows(self) -> bool:
         """Whether an epoch may need rows that an earlier one received."""
-        return self.may_be_stale
+        return self.may_be_stale or self.sends_differences
 
     def is_stale(self, epoch: int) -> bool:
         """Whether the epoch uses rows that were sent an epoch before, while its own are under way."""

@@ -1,9 +1,9 @@
-"""`sylvie`: messages of few bits a value, stale by one epoch."""
+"""`sylvie`: messages of few bits a value, stale by one epoch; of differences, less than one bit."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from thinwire.codecs import Codec, Uniform
+from thinwire.codecs import Budget, Codec, Nearest, Uniform
 from thinwire.fullgraph.methods import staleness
 from thinwire.fullgraph.methods.method import Method
 from thinwire.training.window import USUAL, Window
@@ -18,6 +18,10 @@ class Sylvie(Method):
 
     bits: Literal[1, 2, 4, 8] = 1
     """Bits a value."""
+    code: Literal["plain", "difference"] = "plain"
+    """Rows as they are, unbiased; or what has changed since the reader's copy, so that errors are made up for."""
+    budget: float = 0.0
+    """Mean bits a value, may be below 1: the rows that changed most are sent, at 1, 2, 4 or 8 bits. (0: all rows)"""
     staleness: Literal[0, 1] = 1
     """0 synchronous (Sylvie-S), 1 an epoch stale (Sylvie-A)."""
     sync_every: int = 10
@@ -26,9 +30,22 @@ class Sylvie(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         staleness.check(self.sync_every)
+        if not 0 <= self.budget <= 8:
+            raise ValueError(f"budget is {self.budget}; give mean bits a value up to 8, or 0 to send every row by bits")
+        if self.budget and self.code == "plain":
+            raise ValueError(
+                f"budget is {self.budget} and code is plain, which sends every row; add --code difference, or leave "
+                "budget out"
+            )
 
     def codec(self) -> Codec:
-        return Uniform(self.bits)
+        if self.budget:
+            return Budget(self.budget)
+        return Nearest(self.bits) if self.sends_differences else Uniform(self.bits)
+
+    @property
+    def sends_differences(self) -> bool:
+        return self.code == "difference"
 
     @property
     def may_be_stale(self) -> bool:
