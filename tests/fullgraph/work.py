@@ -227,7 +227,7 @@ def held_rows(cases: Sequence[Case]) -> list[HeldRows]:
             results.append(
                 HeldRows(
                     {wire.channel: list(wire.copies.rows.split(wire.send_to)) for wire in wires},  # type: ignore[union-attr]
-                    {wire.channel: list(wire.held.split(wire.receive_from)) for wire in wires},  # type: ignore[union-attr]
+                    {wire.channel: list(wire.held.detach().split(wire.receive_from)) for wire in wires},  # type: ignore[union-attr]
                 )
             )
     return results

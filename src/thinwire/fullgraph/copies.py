@@ -13,7 +13,7 @@ from thinwire.codecs import Budget, Codec, Uniform
 
 # The codec of a wire's first message, which has no copy to refer to.
 FIRST = Uniform(8)
-# Epochs after which a row is sent, however little it has moved.
+# Epochs after which a row is sent, however little it has moved, if its message has room.
 MOST_AGE = 50
 
 
@@ -65,7 +65,8 @@ class Copies:
         """The message of a codec that chooses among the rows; notes which were sent."""
         assert self.rows is not None
         if self.ages is None:
-            self.ages = torch.zeros(len(self.rows), dtype=torch.int32, device=self.rows.device)
+            # Not all alike, so that rows which hardly move do not all become due in one epoch.
+            self.ages = torch.arange(len(self.rows), dtype=torch.int32, device=self.rows.device) % (MOST_AGE // 2)
         ages = self.ages[here]
         ages += 1
         weights = None if self.weights is None else self.weights[here]

@@ -34,6 +34,11 @@ class Drop:
         return _drop(rows, ids, self.keep, self.seed)
 
 
+def mark(out: Tensor, drop: Drop) -> None:
+    """Note on a tensor which dropout has made it."""
+    setattr(out, NAME, (drop, out._version, drop.source._version))
+
+
 def drop_of(x: Tensor) -> Drop | None:
     """The dropout that made this tensor, if nothing has written to it or to its source since."""
     marked: tuple[Drop, int, int] | None = getattr(x, NAME, None)
@@ -64,7 +69,7 @@ class NodeDropout:
         self.calls += 1
         out: Tensor = _Drop.apply(x, self._ids, 1 - p, seed)  # type: ignore[no-untyped-call]
         if x.ndim == 2:
-            setattr(out, NAME, (Drop(x.detach(), 1 - p, seed), out._version, x._version))
+            mark(out, Drop(x.detach(), 1 - p, seed))
         return out
 
 

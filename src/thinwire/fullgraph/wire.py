@@ -185,7 +185,7 @@ class Wire:
         self._has_arrived = False
         if message.has_differences or not all(codec.fills_out for codec in message.codecs):
             assert self.held is not None  # a row is left out only after it was sent once
-            rows = self.held.clone()  # autograd may still use the last rows
+            rows = self.held.detach().clone()  # autograd may still use the last rows
         else:
             rows = kernels.empty((sum(self.receive_from), message.width), torch.float32, received[0].device)
         with self._door.books.coding(self.channel):
