@@ -57,8 +57,8 @@ def test_it_goes_with_its_process_or_is_swept(place: Path, number: signal.Signal
         process.kill()
     assert process.returncode in (-number, 128 + number)
     assert len(list(place.iterdir())) == left
-    with scratch_folder("other") as own:
-        assert list(place.iterdir()) == [own]
+    with scratch_folder("other") as other:
+        assert list(place.iterdir()) == [other]
 
 
 def test_only_our_own_are_swept(place: Path) -> None:

@@ -88,11 +88,11 @@ def test_variances_on_every_kind_of_input(isa: str, kind: str) -> None:
         x = INPUTS[kind](9, width)
         if width > 3:
             x[4, 3] = torch.nan
-        found = variances(x, (1, 2, 4, 8, 16, 32))
+        computed = variances(x, (1, 2, 4, 8, 16, 32))
         with twins_only():
             twin = variances(x, (1, 2, 4, 8, 16, 32))
-        assert torch.equal(found.nan_to_num(-1.0), twin.nan_to_num(-1.0)), width
-        assert torch.equal(found.isnan(), twin.isnan())
+        assert torch.equal(computed.nan_to_num(-1.0), twin.nan_to_num(-1.0)), width
+        assert torch.equal(computed.isnan(), twin.isnan())
 
 
 @settings(max_examples=150, deadline=None)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.dist import work
-from tests.dist.test_door import assert_told
+from tests.dist.test_door import assert_named
 from tests.dist.test_local import ROOT, TORCHRUN
 from thinwire.bench import harness, links
 from thinwire.bench.case import Case
@@ -57,9 +57,9 @@ def test_the_rate_holds_and_the_books_agree_with_the_kernel(rate: str, size: int
 def test_a_quick_probe_finds_the_slow_host_in_seconds() -> None:
     rates = [100e6, 100e6, 10e6]
     with Lab(3, rates=["100mbit", "100mbit", "10mbit"]) as hosts:
-        found = hosts.run(work.quickly_probed)
-    assert found[0] == found[1] == found[2]
-    for (src, dst), bytes_per_s in found[0].items():
+        probed = hosts.run(work.quickly_probed)
+    assert probed[0] == probed[1] == probed[2]
+    for (src, dst), bytes_per_s in probed[0].items():
         assert 0.7 <= bytes_per_s * 8 / min(rates[src], rates[dst]) <= 1.3
 
 
@@ -142,7 +142,7 @@ def test_a_rank_killed_on_its_host_is_named_on_every_other(tmp_path: Path) -> No
     """Two ranks a host: the store and the heartbeat cross the emulated links too."""
     with Lab(2, rate="1gbit") as hosts, pytest.raises(RankFailed, match="rank 1 of 4 failed: its process ended by SIGKILL"):
         hosts.run(work.lose_a_rank, "all_to_all", "killed", 600.0, str(tmp_path), ranks_per_host=2)
-    assert_told(tmp_path, {0, 2, 3})
+    assert_named(tmp_path, {0, 2, 3})
     assert not own_namespaces()
 
 

@@ -69,9 +69,9 @@ def emulates(words: list[str]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the commands of a page find: a graph in three forms, the same in parts, measured wires."""
-    tmp_path = tmp_path_factory.mktemp("found")
+    tmp_path = tmp_path_factory.mktemp("files")
     graph = graphs.load(GRAPH)
     write_npz(tmp_path / "graph.npz", graph)
     np.savetxt(tmp_path / "edges.csv", graph.edge_index.T, fmt="%d", delimiter=",", header="source,target", comments="")
@@ -85,8 +85,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(found: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(found, tmp_path, dirs_exist_ok=True)
+def folder(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     return tmp_path

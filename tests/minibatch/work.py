@@ -49,7 +49,7 @@ def jobs(folder: str, todo: Sequence[Job[Salient]]) -> list[Found]:
     manifest = graphs.read_manifest(Path(folder))
     topology = Topology.read(Path(folder))
     shard = graphs.read_shard(Path(folder), dist.get_rank())
-    found = []
+    results = []
     with Door() as door:
         for job in todo:
             run = Run(job, shard, door, manifest, topology)
@@ -57,7 +57,7 @@ def jobs(folder: str, todo: Sequence[Job[Salient]]) -> list[Found]:
                 run.epoch(epoch)
             cache = run.loader.cache
             weights = {name: value.clone() for name, value in run.model.state_dict().items()}
-            found.append(
+            results.append(
                 Found(
                     run.losses,
                     weights,
@@ -71,7 +71,7 @@ def jobs(folder: str, todo: Sequence[Job[Salient]]) -> list[Found]:
                     shard.original_ids,
                 )
             )
-    return found
+    return results
 
 
 def in_one(folder: Path, job: Job[Salient]) -> tuple[list[float], dict[str, Tensor]]:
@@ -117,14 +117,14 @@ def sampled_inference(folder: str, job: Job[Salient], methods: Sequence[Salient]
     with Door() as door:
         model = build(job, num_features=shard.x.shape[1], num_classes=shard.num_classes)
         exact = inference.exact(model, shard, topology, door)
-        found = []
+        sampled = []
         for method in methods:
             door.books.take()
             ids, out = inference.sampled(model, shard, topology, door, method, seeds)
             assert np.array_equal(ids, seeds[door.rank])
             sent = sum(book.bytes_sent for name, book in door.books.take().items() if name.startswith("inference."))
-            found.append((out, sent))
-        return [(exact, *each) for each in found]
+            sampled.append((out, sent))
+        return [(exact, *outcome) for outcome in sampled]
 
 
 class Own(torch.nn.Module):
@@ -167,9 +167,9 @@ def batches(folder: str, method: Salient) -> list[tuple[Tensor, Tensor, Tensor]]
     shard = graphs.read_shard(Path(folder), dist.get_rank())
     with Door() as door:
         loader = Loader(shard, door, method, topology)
-        found = [(batch.x, batch.y, batch.n_id) for batch in loader]
-        assert len(found) == len(loader)
-        return found
+        batches_seen = [(batch.x, batch.y, batch.n_id) for batch in loader]
+        assert len(batches_seen) == len(loader)
+        return batches_seen
 
 
 def another_ranks_shard(folder: str, method: Salient) -> str:

@@ -317,11 +317,11 @@ def _delete(name: str) -> bool:
 
 def _batch(tool: str, namespace: str | None, lines: Sequence[str]) -> None:
     inside = ["-n", namespace] if namespace else []
-    _command(tool, *inside, "-batch", "-", given="\n".join(lines) + "\n")
+    _command(tool, *inside, "-batch", "-", standard_input="\n".join(lines) + "\n")
 
 
-def _command(*words: str, given: str | None = None) -> str:
-    done = subprocess.run(words, input=given, capture_output=True, text=True, check=False)
+def _command(*words: str, standard_input: str | None = None) -> str:
+    done = subprocess.run(words, input=standard_input, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise LabUnavailable(f"`{' '.join(words)}` failed: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout

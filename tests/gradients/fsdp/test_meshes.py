@@ -23,7 +23,7 @@ def place_of(kind: str) -> int:
 def on_meshes() -> dict[tuple[str, str, str], tuple[float, float, float, list[str]]]:
     """By mesh, slow dimension and codec: the distance to plain FSDP2 of what came, of that plus what is owed, and with
     a divide factor; and the channels."""
-    found = {}
+    outcomes = {}
     with Door() as door:
         for kind, slow in (("hsdp", "replicate"), ("hsdp", "shard"), ("tp", "shard")):
             place, mesh = place_of(kind), work.mesh_of(kind)
@@ -40,9 +40,9 @@ def on_meshes() -> dict[tuple[str, str, str], tuple[float, float, float, list[st
                 divided = 0.0
                 if codec == "none":
                     divided = _divided(model, place, work.summed(work.sharded(kind, mesh=mesh), place, 1, str)[0])
-                found[kind, slow, codec] = (alone, both, divided, sorted(work.books_of(door)))
+                outcomes[kind, slow, codec] = (alone, both, divided, sorted(work.books_of(door)))
                 compression.close()
-    return found
+    return outcomes
 
 
 def _divided(model: Any, place: int, plain: dict[str, Any]) -> float:
@@ -56,8 +56,8 @@ def _divided(model: Any, place: int, plain: dict[str, Any]) -> float:
 
 
 def test_hsdp_and_tensor_parallelism_give_plain_gradients_in_the_end() -> None:
-    for found in launch.run(on_meshes, workers=4):
-        for (kind, slow, codec), (alone, both, divided, channels) in found.items():
+    for outcomes in launch.run(on_meshes, workers=4):
+        for (kind, slow, codec), (alone, both, divided, channels) in outcomes.items():
             assert both < 1e-5, (kind, slow, codec)
             assert (alone < 1e-5) == (codec == "none"), (kind, slow, codec)
             assert divided < 1e-5, (kind, slow, codec)
@@ -66,7 +66,7 @@ def test_hsdp_and_tensor_parallelism_give_plain_gradients_in_the_end() -> None:
 
 def put_off() -> float:
     """Gradients of three batches, replicas summed in the last: the distance to plain HSDP."""
-    found = []
+    summed = []
     for codec in ("", "none"):
         model: Any = work.sharded("hsdp")
         if codec:
@@ -74,8 +74,8 @@ def put_off() -> float:
         for step in range(3):
             model.set_requires_all_reduce(step == 2)
             work.loss_of(model, dist.get_rank(), step).backward()
-        found.append(work.gradients_of(model))
-    return work.most([(found[1][name], found[0][name]) for name in found[0]])  # type: ignore[misc]
+        summed.append(work.gradients_of(model))
+    return work.most([(summed[1][name], summed[0][name]) for name in summed[0]])  # type: ignore[misc]
 
 
 def test_replicas_may_be_summed_later() -> None:

@@ -19,7 +19,7 @@ PRELOAD = work.PRELOAD
 
 def conserved(codecs: list[str], steps: int) -> dict[str, tuple[float, float]]:
     """By codec: how far what came plus what is owed is from what plain FSDP2 gave, and what came alone."""
-    found = {}
+    distances = {}
     plain, plain_none = work.summed(work.sharded(), dist.get_rank(), steps, work.in_turn)
     with Door() as door:
         for codec in codecs:
@@ -28,20 +28,20 @@ def conserved(codecs: list[str], steps: int) -> dict[str, tuple[float, float]]:
             assert none == plain_none
             state = fsdp.compression_of(model).state_dict()
             both = work.most([(came[name] + work.owed(state, name), plain[name]) for name in plain])
-            found[codec] = both, work.most([(came[name], plain[name]) for name in plain])
-    return found
+            distances[codec] = both, work.most([(came[name], plain[name]) for name in plain])
+    return distances
 
 
 def test_what_came_and_what_is_owed_make_the_gradient_whatever_branches_are_used() -> None:
-    for found in launch.run(conserved, ["topk:0.05", "sign", "uniform:4", "none"], 12, workers=2):
-        for codec, (both, alone) in found.items():
+    for distances in launch.run(conserved, ["topk:0.05", "sign", "uniform:4", "none"], 12, workers=2):
+        for codec, (both, alone) in distances.items():
             assert both < 1e-5, codec
             assert (alone < 1e-5) == (codec == "none"), codec  # it does lose something
 
 
 def learnt(codecs: list[str]) -> dict[str, tuple[float, float]]:
     """The loss before and after some steps."""
-    found = {}
+    losses_by_codec = {}
     with Door() as door:
         for codec in codecs:
             model = fsdp.compress(work.sharded(), codec, door)
@@ -53,19 +53,21 @@ def learnt(codecs: list[str]) -> dict[str, tuple[float, float]]:
                 loss.backward()
                 optimizer.step()
                 losses.append(float(loss.detach()))
-            found[codec] = losses[0], losses[-1]
-    return found
+            losses_by_codec[codec] = losses[0], losses[-1]
+    return losses_by_codec
 
 
 def test_a_model_learns_by_every_codec() -> None:
-    for found in launch.run(learnt, ["none", "bfloat16", "uniform:8", "topk:0.25", "sign", "qsgd:4"], workers=2):
-        for codec, (first, last) in found.items():
+    for losses_by_codec in launch.run(
+        learnt, ["none", "bfloat16", "uniform:8", "topk:0.25", "sign", "qsgd:4"], workers=2
+    ):
+        for codec, (first, last) in losses_by_codec.items():
             assert last < first / 2, codec
 
 
 def by_factor() -> list[tuple[float | None, bool, float, float]]:
     """The distance to plain FSDP2's gradient: exact, and by 8 bits."""
-    found = []
+    distances = []
     for factor in (None, 2.0, 3.0, 0.25):
         for force in (False, True):
             grads: list[dict[str, torch.Tensor]] = []
@@ -80,14 +82,14 @@ def by_factor() -> list[tuple[float | None, bool, float, float]]:
                     unit.set_force_sum_reduction_for_comms(force or not codec)  # type: ignore[operator]
                 grads.append(work.summed(model, dist.get_rank(), 1, work.everything)[0])
             plain, exact, rough = grads
-            off = [work.most([(each[name], plain[name]) for name in plain]) for each in (exact, rough)]
-            found.append((factor, force, off[0], off[1]))
-    return found
+            off = [work.most([(reduced[name], plain[name]) for name in plain]) for reduced in (exact, rough)]
+            distances.append((factor, force, off[0], off[1]))
+    return distances
 
 
 def test_gradients_are_divided_as_fsdp_was_told_to() -> None:
-    for found in launch.run(by_factor, workers=2):
-        for factor, force, exact, rough in found:
+    for distances in launch.run(by_factor, workers=2):
+        for factor, force, exact, rough in distances:
             assert exact < 1e-6, (factor, force)
             assert rough < 0.02, (factor, force)
 
@@ -111,19 +113,21 @@ class Scaler:
 
 def scaled() -> bool:
     """Are gradients and memory the same, bit for bit, under a scale that changes?"""
-    found: list[Any] = []
+    tensors: list[Any] = []
     with Door() as door:
         for scales in ((1.0, 1.0, 1.0, 1.0), (1024.0, 1024.0, 2.0, 65536.0)):
             scaler = Scaler()
             model = fsdp.compress(work.sharded(), "topk:0.1", door, scaler=scaler)
-            own = []
+            scaled_back = []
             for step, scaler.scale in enumerate(scales):
                 model.zero_grad()
                 (work.loss_of(model, door.rank, step) * scaler.scale).backward()
-                own += [each / scaler.scale for each in work.gradients_of(model).values() if each is not None]
+                scaled_back += [
+                    gradient / scaler.scale for gradient in work.gradients_of(model).values() if gradient is not None
+                ]
             state = fsdp.compression_of(model).state_dict()
-            found.append([*own, *(work.local(state[key]) for key in state)])
-    return all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+            tensors.append([*scaled_back, *(work.local(state[key]) for key in state)])
+    return all(torch.equal(a, b) for a, b in zip(*tensors, strict=True))
 
 
 def test_memory_does_not_know_the_loss_scale() -> None:
@@ -150,11 +154,11 @@ def poisoned() -> tuple[bool, list[str], bool, bool, int, int]:
         if handle is not None:
             handle.remove()
         grads = work.gradients_of(model)
-        bad = [name for name, each in grads.items() if each is not None and not each.isfinite().all()]
+        bad = [name for name, gradient in grads.items() if gradient is not None and not gradient.isfinite().all()]
         after = compression.state_dict()
         same = all(torch.equal(work.local(before[key]), work.local(after[key])) for key in before if "/" in key)
         total, _ = work.summed(model, door.rank, 1, work.everything)
-        fine = all(bool(each.isfinite().all()) for each in total.values())
+        fine = all(bool(gradient.isfinite().all()) for gradient in total.values())
         return bool(bad), sorted({name.split(".")[0] for name in bad}), same, fine, compression.skipped, len(said)
 
 
