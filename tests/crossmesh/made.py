@@ -51,7 +51,7 @@ def tiles(layout: Layout, whole: Tensor) -> dict[int, Tensor]:
             local = local.index_select(dim, indices)
         for axis in layout.partial_axes:
             # 2 x the value from the first, 0 from others but the second's minus 1 x: a sum that needs everybody.
-            at, count = layout.places[rank][axis], layout.mesh_shape[axis]
+            at, count = layout.coordinates[rank][axis], layout.mesh_shape[axis]
             local = local * (1 if count == 1 else 2 if at == 0 else -1 if at == 1 else 0)
         locals_by_rank[rank] = local
     return locals_by_rank
