@@ -45,13 +45,13 @@ def test_every_schedule_gives_the_whole_models_gradients(kind: str) -> None:
     outcomes = launch.run(work.run, kind, ONE_EACH, chosen, 10, 2, workers=4)
     for name, made in chosen.items():
         for rank, outcome in enumerate(outcomes):
-            assert_equal(outcome[name]["gradients"], expected[rank])
-            assert outcome[name]["peak"] == made.peak_activations(rank)
-        assert outcomes[3][name]["losses"] == pytest.approx([loss, loss], rel=1e-6)
-        assert outcomes[0][name]["losses"] == [None, None]
+            assert_equal(outcome[name].gradients, expected[rank])
+            assert outcome[name].peak_activations == made.peak_activations(rank)
+        assert outcomes[3][name].losses == pytest.approx([loss, loss], rel=1e-6)
+        assert outcomes[0][name].losses == [None, None]
         # Each activation crosses once, and its gradient once: 10 rows of 6 x 16 floats, twice.
-        there = outcomes[0][name]["bytes"]["reshard pipeline h1 forward"]
-        back = outcomes[1][name]["bytes"]["reshard pipeline h1 backward"]
+        there = outcomes[0][name].bytes_sent["reshard pipeline h1 forward"]
+        back = outcomes[1][name].bytes_sent["reshard pipeline h1 backward"]
         assert there == back == 2 * 10 * 6 * 16 * 4
 
 
@@ -66,9 +66,9 @@ def test_no_schedule_deadlocks() -> None:
     outcomes = launch.run(work.run, "unet", ONE_EACH, chosen, 8, 2, workers=4)
     for name, made in chosen.items():
         for rank, outcome in enumerate(outcomes):
-            assert_equal(outcome[name]["gradients"], expected[rank])
-            assert outcome[name]["peak"] == made.peak_activations(rank)
-        assert outcomes[3][name]["losses"] == pytest.approx([loss, loss], rel=1e-6)
+            assert_equal(outcome[name].gradients, expected[rank])
+            assert outcome[name].peak_activations == made.peak_activations(rank)
+        assert outcomes[3][name].losses == pytest.approx([loss, loss], rel=1e-6)
 
 
 @pytest.mark.timeout(60)
@@ -90,11 +90,11 @@ def test_stages_of_different_size(ranks: list[StageRanks | tuple[int, ...]]) -> 
     outcomes = launch.run(work.run, "plain", ranks, chosen, 20, 2, workers=4)
     for name in chosen:
         for outcome in outcomes:
-            assert_equal(outcome[name]["gradients"], expected[outcome[name]["stage"]])
+            assert_equal(outcome[name].gradients, expected[outcome[name].stage])
         for stage in range(n):
-            same = [outcome[name]["gradients"] for outcome in outcomes if outcome[name]["stage"] == stage]
+            same = [outcome[name].gradients for outcome in outcomes if outcome[name].stage == stage]
             assert all(torch.equal(one[key], same[0][key]) for one in same for key in one)
-        last = [outcome[name]["losses"] for outcome in outcomes if outcome[name]["stage"] == n - 1]
+        last = [outcome[name].losses for outcome in outcomes if outcome[name].stage == n - 1]
         assert all(losses == pytest.approx([loss, loss], rel=1e-6) for losses in last)
 
 
@@ -142,9 +142,9 @@ def test_torchs_own_runtime_obeys_our_schedules() -> None:
 
 @pytest.mark.timeout(60)
 def test_a_pipeline_measures_its_own_costs() -> None:
-    outcomes = launch.run(work.profiled, workers=4)
-    costs = outcomes[0][0]
-    assert all(costs_there == costs for costs_there, _ in outcomes)  # the same on every rank
+    profiles = launch.run(work.profiled, workers=4)
+    costs = profiles[0].costs
+    assert all(there.costs == costs for there in profiles)  # the same on every rank
     assert costs.hosts == (0, 1, 2)
     for stage in costs.stages:  # at their pace, or later on a busy machine
         assert stage.forward_s >= 0.02
@@ -159,7 +159,7 @@ def test_a_pipeline_measures_its_own_costs() -> None:
     x = torch.randn(2, 6, 16, requires_grad=True)
     stage = Stage(module, ["h2"], None)
     stage.forward(0, {"h1": x}, {}, None, 1.0)
-    assert outcomes[1][1] == costs.stages[1].activation_bytes == stage.activation_bytes
+    assert profiles[1].activation_bytes == costs.stages[1].activation_bytes == stage.activation_bytes
 
 
 def test_a_blocking_send_ends_when_its_receiver_has_said_so() -> None:

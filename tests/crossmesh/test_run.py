@@ -58,11 +58,11 @@ def test_ranks_without_a_tensor_and_ranks_in_neither_mesh() -> None:
 @pytest.mark.parametrize("strategy", [SEND_RECV, ALLGATHER, BROADCAST])
 def test_the_door_counts_what_the_plan_says(strategy: str) -> None:
     counts = local.run(work.bytes_between_hosts, strategy, workers=4)
-    sent = sum(rank_counts[0] for rank_counts in counts)
-    _, planned, least = counts[0]
-    assert sent - planned < 16  # tokens
-    assert least == 64 * 33 * 4
-    assert planned == (2 * least if strategy == SEND_RECV else least)
+    sent = sum(of_rank.sent for of_rank in counts)
+    of_plan = counts[0]
+    assert sent - of_plan.planned < 16  # tokens
+    assert of_plan.least == 64 * 33 * 4
+    assert of_plan.planned == (2 * of_plan.least if strategy == SEND_RECV else of_plan.least)
 
 
 @pytest.mark.parametrize("placement", ["S0", "P"])

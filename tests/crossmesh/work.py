@@ -6,7 +6,7 @@ import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -123,7 +123,7 @@ def any_plans(seed: int, count: int) -> tuple[int, int]:
     return done, most
 
 
-def dtensors() -> dict[str, Any]:
+def dtensors() -> dict[str, bool]:
     """DTensor's own full_tensor is the judge. Four ranks."""
     meshes = {
         "left": DeviceMesh("cpu", [0, 1]),
@@ -133,7 +133,7 @@ def dtensors() -> dict[str, Any]:
         "one": DeviceMesh("cpu", [3]),
         "reversed": DeviceMesh("cpu", [3, 2, 1, 0]),
     }
-    results: dict[str, Any] = {}
+    results: dict[str, bool] = {}
     whole = torch.arange(7 * 6, dtype=torch.float32).view(7, 6)
     cases: list[tuple[str, list[Placement], str, list[Placement]]] = [
         ("left", [Shard(0)], "right", [Shard(0)]),  # same placements elsewhere: DTensor would leave it
@@ -317,8 +317,15 @@ def killed(folder: str, placement: str) -> None:
             raise
 
 
-def bytes_between_hosts(strategy: str) -> tuple[int, int, int]:
-    """Of this rank: bytes sent to other hosts by the door's books; what the plan says of all, and the least."""
+class HostBytes(NamedTuple):
+    """Bytes between hosts: this rank's by the door's books; all that the plan says, and the least that any could."""
+
+    sent: int
+    planned: int
+    least: int
+
+
+def bytes_between_hosts(strategy: str) -> HostBytes:
     hosts = [0, 0, 1, 1]
     with Door() as door:
         source = Layout((2,), (0, 1), ("S0",), (64, 33))
@@ -330,7 +337,7 @@ def bytes_between_hosts(strategy: str) -> tuple[int, int, int]:
         sent = 0
         for book in door.books.take().values():
             sent += sum(size for peer, size in book.bytes_to.items() if hosts[peer] != hosts[door.rank])
-        return sent, made.host_bytes, made.least_host_bytes
+        return HostBytes(sent, made.host_bytes, made.least_host_bytes)
 
 
 def state_dicts(codec: str) -> list[float]:

@@ -5,8 +5,9 @@ import random
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ from thinwire.crossmesh.pipelines.edges import Edge, Kind, StageRanks
 from thinwire.crossmesh.pipelines.profiling import profile
 from thinwire.crossmesh.pipelines.run import Pipeline
 from thinwire.crossmesh.pipelines.schedule import Action, Schedule
-from thinwire.crossmesh.pipelines.simulator import chain, simulate
+from thinwire.crossmesh.pipelines.simulator import Costs, chain, simulate
 from thinwire.links import Door, PeerLost
 
 WIDTH, CLASSES = 16, 5
@@ -130,14 +131,25 @@ def whole(kind: str, rows: int, n: int = 4) -> tuple[float, list[dict[str, Tenso
     return loss.item(), [gradients(stage) for stage in stages]
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What a rank's stage did: losses by step, gradients of the last one, bytes by channel."""
+
+    stage: int
+    losses: list[float | None]
+    gradients: dict[str, Tensor]
+    peak_activations: int
+    bytes_sent: dict[str, int]
+
+
 def run(
     kind: str,
     ranks: Sequence[StageRanks | Sequence[int]],
     schedules: Mapping[str, Schedule],
     rows: int,
     steps: int,
-) -> dict[str, Any]:
-    """By schedule: the stage, its losses and gradients of the last step, peak activations and bytes by channel."""
+) -> dict[str, Outcome]:
+    """By schedule: what came of some steps by it."""
     outcomes = {}
     with Door(limit_s=20) as door:
         for name, chosen in schedules.items():
@@ -161,14 +173,7 @@ def run(
                     loss = pipe.step(x if mine == 0 else None, y if last else None)
                     losses.append(None if loss is None else loss.item())
                 sent = {channel: book.bytes_sent for channel, book in door.books.take().items()}
-                outcomes[name] = {
-                    "stage": mine,
-                    "losses": losses,
-                    "gradients": gradients(stages[mine]),
-                    "peak": pipe.peak_activations,
-                    "bytes": sent,
-                    "spans": pipe.spans,
-                }
+                outcomes[name] = Outcome(mine, losses, gradients(stages[mine]), pipe.peak_activations, sent)
     return outcomes
 
 
@@ -299,7 +304,7 @@ def paced() -> tuple[float, float]:
     return seconds, simulate(chosen, chain(2, forward_s=0.02, backward_s=0.04, transfer_s=0)).seconds
 
 
-def by_torch(schedules: Mapping[str, Schedule], rows: int) -> dict[str, Any]:
+def by_torch(schedules: Mapping[str, Schedule], rows: int) -> dict[str, dict[str, Tensor]]:
     gradients_by_schedule = {}
     x, y = batch(rows)
     for name, chosen in schedules.items():
@@ -311,7 +316,12 @@ def by_torch(schedules: Mapping[str, Schedule], rows: int) -> dict[str, Any]:
     return gradients_by_schedule
 
 
-def profiled() -> tuple[Any, ...]:
+class Profiled(NamedTuple):
+    costs: Costs
+    activation_bytes: int | None
+
+
+def profiled() -> Profiled:
     """Costs as this rank knows them, of stages of one, two and one ranks, and what its own stage keeps in the end."""
     mine = {0: 0, 1: 1, 2: 1, 3: 2}[dist.get_rank()]
     pace = {"F": 0.02, "B": 0.05, "I": 0.03, "W": 0.02}
@@ -328,7 +338,7 @@ def profiled() -> tuple[Any, ...]:
         costs = profile(pipes, door, hosts=(0, 1, 2))
         for pipe in pipes:
             pipe.close()
-    return costs, pipes[0].activation_bytes
+    return Profiled(costs, pipes[0].activation_bytes)
 
 
 def receipts(late_s: float) -> dict[bool, float]:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise, permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -134,9 +134,15 @@ def train(
     return torch.stack(losses)
 
 
+class InOne(NamedTuple):
+    losses: Tensor
+    weights: dict[str, Tensor]
+    logits: Tensor  # of each node
+
+
 @cache
-def in_one(case: Case) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-    """PyG's own layers on the whole graph: losses, weights, what it says of each node."""
+def in_one(case: Case) -> InOne:
+    """PyG's own layers on the whole graph."""
     graph = load(case)
     model = build(case, graph.x.shape[1], graph.num_classes)
     edges = {"edge_index": torch.from_numpy(graph.edge_index).long()} | along(case, graph.edge_weight, graph.edge_attr)
@@ -148,7 +154,7 @@ def in_one(case: Case) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     losses = train(model, x, y, used, int(used.sum()), edges, case)
     model.eval()
     with torch.no_grad():
-        return losses, dict(model.state_dict()), model(x, **edges)
+        return InOne(losses, dict(model.state_dict()), model(x, **edges))
 
 
 @dataclass

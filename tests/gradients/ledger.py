@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -162,14 +162,21 @@ def every_kept(cases: Sequence[tuple[str, str, str, int, dict[str, Any]]]) -> li
         return [_kept(door, *case, None) for case in cases]
 
 
-def in_groups(cases: Sequence[tuple[str, str]], options: dict[str, Any]) -> tuple[Any, list[Ledger]]:
+def in_groups(cases: Sequence[tuple[str, str]], options: dict[str, Any]) -> tuple["BesideDDP", list[Ledger]]:
     """Groups side by side: what `beside_ddp` says, and books."""
     with_ddp = beside_ddp(options, 4)
     return with_ddp, [kept(*case, "drawn", 12, options) for case in cases]
 
 
-def beside_ddp(options: dict[str, Any], steps: int) -> tuple[list[Tensor], list[Tensor], float]:
+class BesideDDP(NamedTuple):
     """Weights after training by `none` and by plain DDP over the same group; their distance to the world's first."""
+
+    ours: list[Tensor]
+    plain: list[Tensor]
+    apart: float
+
+
+def beside_ddp(options: dict[str, Any], steps: int) -> BesideDDP:
     group, group_ranks = _group(options)
     chosen: dict[str, Any] = {"device_mesh": group} if options.get("mesh") else {"process_group": group}
     weights = []
@@ -189,7 +196,7 @@ def beside_ddp(options: dict[str, Any], steps: int) -> tuple[list[Tensor], list[
     first = torch.cat([weight.flatten() for weight in weights[0]])
     worlds = first.clone()
     dist.broadcast(worlds, 0)
-    return weights[0], weights[1], float((first - worlds).norm())
+    return BesideDDP(weights[0], weights[1], float((first - worlds).norm()))
 
 
 def _group(options: dict[str, Any]) -> tuple[Any, list[int]]:
@@ -226,8 +233,16 @@ def _seeded(rank: int, step: int) -> torch.Generator:
     return torch.Generator().manual_seed(97 * step + rank)
 
 
-def uneven(cases: Sequence[tuple[str, str]], batches: Sequence[int]) -> tuple[list[Ledger], list[Tensor], list[Tensor]]:
-    """Under `join`, a rank with so many batches: books of the one that goes on longest; weights by `none` and DDP."""
+class Uneven(NamedTuple):
+    """Books of the rank that goes on longest; weights by `none` and by DDP."""
+
+    books: list[Ledger]
+    ours: list[Tensor]
+    plain: list[Tensor]
+
+
+def uneven(cases: Sequence[tuple[str, str]], batches: Sequence[int]) -> Uneven:
+    """Under `join`, a rank with so many batches."""
     ledgers, trained = [], []
     longest = batches.index(max(batches))
     with Door() as door:
@@ -261,7 +276,7 @@ def uneven(cases: Sequence[tuple[str, str]], batches: Sequence[int]) -> tuple[li
             with chosen.join():
                 work.trained(chosen, batches[door.rank], door.rank)
             trained.append(work.weights(chosen))
-    return ledgers, trained[0], trained[1]
+    return Uneven(ledgers, trained[0], trained[1])
 
 
 def refused() -> dict[str, str]:
@@ -381,8 +396,15 @@ def fallen(codec: str, primitive: str, window: int, steps: int, rivals: dict[str
     return outcome
 
 
-def progress_bytes(codec: str, window: int) -> tuple[int, int, int]:
+class ProgressBytes(NamedTuple):
     """What measuring has sent in two windows, and all; and how many values were drawn."""
+
+    measuring: int
+    everything: int
+    num_drawn: int
+
+
+def progress_bytes(codec: str, window: int) -> ProgressBytes:
     with Door() as door:
         model = nn.Sequential(nn.Linear(24, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 4))
         wrapped = gradients.wrap(model, work.plan_by_hand(model, codec, 2), door, progress_every=window)
@@ -392,7 +414,8 @@ def progress_bytes(codec: str, window: int) -> tuple[int, int, int]:
         assert hook._watch is not None
         work.trained(wrapped, 2 * hook._watch.steps, door.rank)
         books = {channel: sum(book.bytes_to.values()) for channel, book in door.books.take().items()}
-        return books["gradients.progress"], sum(books.values()), sum(map(len, hook._watch._places.values()))
+        num_drawn = sum(map(len, hook._watch._places.values()))
+        return ProgressBytes(books["gradients.progress"], sum(books.values()), num_drawn)
 
 
 def _flat(model: nn.Module) -> Tensor:

@@ -74,12 +74,12 @@ def test_what_was_sent_and_what_is_owed_is_what_came(codec: str, primitive: str)
 )
 def test_an_infinite_gradient_is_said_and_forgotten(codec: str, primitive: str) -> None:
     for result in launch.run(work.poisoned, codec, primitive, workers=2):
-        assert not any(result["finite"])
-        assert result["same"]
-        assert result["skipped"] == 1
-        assert len(result["said"]) == 1
-        assert "not finite" in result["said"][0]
-        assert torch.tensor(result["loss"]).isfinite()
+        assert not any(result.finite)
+        assert result.same_memory
+        assert result.skipped == 1
+        assert len(result.warnings) == 1
+        assert "not finite" in result.warnings[0]
+        assert torch.tensor(result.loss).isfinite()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -126,8 +126,15 @@ def every_codec(cases: Sequence[tuple[str, str]], steps: int) -> dict[tuple[str,
     return outcomes
 
 
-def groups_seen(options: dict[str, bool]) -> tuple[list[list[str]], list[list[str]], list[float]]:
-    """Of the third pass; and as planned, without what has no values."""
+class GroupsSeen(NamedTuple):
+    """Names by group: of the third pass; and as planned, without what has no values."""
+
+    seen: list[list[str]]
+    planned: list[list[str]]
+    losses: list[float]
+
+
+def groups_seen(options: dict[str, bool]) -> GroupsSeen:
     with Door() as door:
         model = built(**options)
         plan = plan_by_hand(model, "sign", door.world_size)
@@ -136,7 +143,7 @@ def groups_seen(options: dict[str, bool]) -> tuple[list[list[str]], list[list[st
         hook = gradients.hook_of(wrapped)
         seen = [sorted(hook._groups[number].names) for number in sorted(hook._groups)]
         planned = [sorted(name for name in group.names if plan.sizes[name]) for group in plan.groups]
-        return seen, [group for group in planned if group], losses
+        return GroupsSeen(seen, [group for group in planned if group], losses)
 
 
 def conserved(codec: str, primitive: str, steps: int) -> tuple[float, float]:
@@ -162,7 +169,17 @@ def conserved(codec: str, primitive: str, steps: int) -> tuple[float, float]:
         return float((went + all_owed - all_came).abs().max()), float(all_came.abs().max())
 
 
-def poisoned(codec: str, primitive: str) -> dict[str, Any]:
+class Poisoned(NamedTuple):
+    """What a step with an infinite gradient does."""
+
+    finite: list[bool]  # by parameter: the gradient that is applied
+    same_memory: bool
+    skipped: int
+    loss: float  # two steps later
+    warnings: list[str]
+
+
+def poisoned(codec: str, primitive: str) -> Poisoned:
     """Rank 1's gradient of one tensor is infinite in the fourth step: the first layer's, of the last group."""
     with Door() as door, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -182,7 +199,7 @@ def poisoned(codec: str, primitive: str) -> dict[str, Any]:
         wrapped.zero_grad()
         loss = trained(wrapped, 2, door.rank, first=5)[-1]
         words = [str(warning.message) for warning in said if issubclass(warning.category, RuntimeWarning)]
-        return {"finite": finite, "same": same, "skipped": hook.skipped, "loss": loss, "said": words}
+        return Poisoned(finite, same, hook.skipped, loss, words)
 
 
 def resumed(codec: str, primitive: str, cuts: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -315,17 +332,30 @@ class Branched(Net):
         return super().forward(x) + (self.unused(x.repeat(1, 2)[:, :30])[:, :4] if self.rank == 0 else 0.0)
 
 
-def profiled(kind: str) -> tuple[str, Any, list[float]]:
+class Profiled(NamedTuple):
+    order: str
+    profile: dict[str, Any]  # as JSON
+    losses: list[float]
+
+
+def profiled(kind: str) -> Profiled:
     """The order, the profile and the losses of a model that is odd in some way."""
     with Door() as door:
         torch.manual_seed(0)
         model = Branched(rank=door.rank) if kind == "branched" else built(**({kind: True} if kind else {}))
         profile = gradients.profile(model, batch(door.rank, 0), loss_of, door, codecs=["topk:0.05"], steps=2)
         wrapped = gradients.wrap(model, gradients.plan(profile, "topk:0.05"), door)
-        return profile.order, profile.to_json(), trained(wrapped, 4, door.rank)
+        return Profiled(profile.order, profile.to_json(), trained(wrapped, 4, door.rank))
 
 
-def planned(codecs: tuple[str, ...]) -> tuple[Any, Any, list[float], list[float]]:
+class Planned(NamedTuple):
+    profile: dict[str, Any]  # as JSON
+    plan: Plan
+    losses: list[float]
+    done_s: list[float]  # by group
+
+
+def planned(codecs: tuple[str, ...]) -> Planned:
     """Profile, plan, wrap and train as the README does."""
     with Door() as door:
         model = built()
@@ -341,6 +371,6 @@ def planned(codecs: tuple[str, ...]) -> tuple[Any, Any, list[float], list[float]
         assert gradients.predict(profile, plan).step_s == pytest.approx(plan.predicted.step_s)
         wrapped = gradients.wrap(model, plan)
         losses = trained(wrapped, 4, door.rank)
-        times = [times_there.done_s for times_there in gradients.hook_of(wrapped).times]
+        times = [group_times.done_s for group_times in gradients.hook_of(wrapped).times]
         gradients.hook_of(wrapped).door.close()
-        return profile.to_json(), plan, losses, times
+        return Planned(profile.to_json(), plan, losses, times)

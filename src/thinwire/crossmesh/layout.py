@@ -67,8 +67,8 @@ class Layout:
         """Each rank's coordinates, in the order in which DTensor lays out its data.
 
         DTensor orders data by process group, whose ranks ascend, and not by mesh (docs/decisions/0012). We do the same
-        if every rank then has its own coordinates and shards are equal. Otherwise torch itself loses data, and we use the
-        mesh's order.
+        if every rank then has its own coordinates and shards are equal. Otherwise torch itself loses data, and we use
+        the mesh's order.
         """
         by_mesh = dict(zip(self.ranks, itertools.product(*map(range, self.mesh_shape)), strict=True))
         by_group = {

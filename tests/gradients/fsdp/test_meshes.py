@@ -1,6 +1,6 @@
 """HSDP and tensor parallelism beside plain FSDP2: equal where nothing is lost, conserved where something is."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch.distributed as dist
@@ -20,9 +20,17 @@ def place_of(kind: str) -> int:
     return dist.get_rank() // 2 if kind == "tp" else dist.get_rank()
 
 
-def on_meshes() -> dict[tuple[str, str, str], tuple[float, float, float, list[str]]]:
-    """By mesh, slow dimension and codec: the distance to plain FSDP2 of what came, of that plus what is owed, and with
-    a divide factor; and the channels."""
+class Distances(NamedTuple):
+    """To plain FSDP2: of what came, of that plus what is owed, and with a divide factor. And the door's channels."""
+
+    alone: float
+    both: float
+    divided: float
+    channels: list[str]
+
+
+def on_meshes() -> dict[tuple[str, str, str], Distances]:
+    """By mesh, slow dimension and codec."""
     outcomes = {}
     with Door() as door:
         for kind, slow in (("hsdp", "replicate"), ("hsdp", "shard"), ("tp", "shard")):
@@ -40,7 +48,7 @@ def on_meshes() -> dict[tuple[str, str, str], tuple[float, float, float, list[st
                 divided = 0.0
                 if codec == "none":
                     divided = _divided(model, place, work.summed(work.sharded(kind, mesh=mesh), place, 1, str)[0])
-                outcomes[kind, slow, codec] = (alone, both, divided, sorted(work.books_of(door)))
+                outcomes[kind, slow, codec] = Distances(alone, both, divided, sorted(work.books_of(door)))
                 compression.close()
     return outcomes
 

@@ -1,7 +1,7 @@
 """The reduce-scatter: memory by parameter, every op, a loss scale, gradients that are not finite."""
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -65,8 +65,16 @@ def test_a_model_learns_by_every_codec() -> None:
             assert last < first / 2, codec
 
 
-def by_factor() -> list[tuple[float | None, bool, float, float]]:
-    """The distance to plain FSDP2's gradient: exact, and by 8 bits."""
+class ByFactor(NamedTuple):
+    """The distance to plain FSDP2's gradient under a divide factor: exact, and by 8 bits."""
+
+    factor: float | None
+    force: bool
+    exact: float
+    rough: float
+
+
+def by_factor() -> list[ByFactor]:
     distances = []
     for factor in (None, 2.0, 3.0, 0.25):
         for force in (False, True):
@@ -83,7 +91,7 @@ def by_factor() -> list[tuple[float | None, bool, float, float]]:
                 grads.append(work.summed(model, dist.get_rank(), 1, work.everything)[0])
             plain, exact, rough = grads
             off = [work.most([(reduced[name], plain[name]) for name in plain]) for reduced in (exact, rough)]
-            distances.append((factor, force, off[0], off[1]))
+            distances.append(ByFactor(factor, force, off[0], off[1]))
     return distances
 
 
@@ -134,8 +142,17 @@ def test_memory_does_not_know_the_loss_scale() -> None:
     assert launch.run(scaled, workers=2) == [True, True]
 
 
-def poisoned() -> tuple[bool, list[str], bool, bool, int, int]:
+class Poisoned(NamedTuple):
     """What an infinite gradient in one unit of one rank does."""
+
+    bad_units: list[str]
+    same_memory: bool
+    finite_later: bool
+    skipped: int
+    warnings: int
+
+
+def poisoned() -> Poisoned:
     with Door() as door:
         model = work.sharded()
         fsdp.compress(model, "topk:0.05", door)
@@ -159,13 +176,12 @@ def poisoned() -> tuple[bool, list[str], bool, bool, int, int]:
         same = all(torch.equal(work.local(before[key]), work.local(after[key])) for key in before if "/" in key)
         total, _ = work.summed(model, door.rank, 1, work.everything)
         fine = all(bool(gradient.isfinite().all()) for gradient in total.values())
-        return bool(bad), sorted({name.split(".")[0] for name in bad}), same, fine, compression.skipped, len(said)
+        return Poisoned(sorted({name.split(".")[0] for name in bad}), same, fine, compression.skipped, len(said))
 
 
 def test_memory_is_as_it_was_where_a_gradient_is_not_finite() -> None:
-    for bad, units, same, fine, skipped, said in launch.run(poisoned, workers=2):
-        assert bad
-        assert units == ["first"]
-        assert same
-        assert fine
-        assert skipped == said == 1
+    for result in launch.run(poisoned, workers=2):
+        assert result.bad_units == ["first"]
+        assert result.same_memory
+        assert result.finite_later
+        assert result.skipped == result.warnings == 1
