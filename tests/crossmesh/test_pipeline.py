@@ -164,6 +164,6 @@ def test_a_pipeline_measures_its_own_costs() -> None:
 
 def test_a_blocking_send_ends_when_its_receiver_has_said_so() -> None:
     sender, receiver = launch.run(work.receipts, 0.6, workers=2)
-    assert sender[False] < 0.5
+    assert sender[False] < sender[True]
     assert sender[True] > 0.55
     assert receiver[True] > 0.55  # and what is said late is not lost

@@ -164,6 +164,7 @@ def test_alpas_counterexample() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_a_large_plan_takes_seconds() -> None:
     network, source, destination = large()
     begin = time.process_time()

@@ -145,6 +145,7 @@ def test_hidden_seconds_are_spent_and_no_more() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_assigns_a_million_messages_in_seconds() -> None:
     randomness = np.random.default_rng(0)
     sizes = [26.0, 36.0, 68.0, 132.0, 260.0, 516.0, 1024.0]

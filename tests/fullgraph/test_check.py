@@ -71,6 +71,7 @@ def test_what_is_not_is_refused_and_where_it_begins_is_said(name: str, shard: Sh
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_a_fraction_of_a_second(shard: Shard) -> None:
     tried(RIGHT["GCN"](), "GCN", shard)  # what is done once in a process
     begun_s = time.process_time()

@@ -369,6 +369,7 @@ def test_errors() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("num_tensors", "begin", "end", "limit_s"),
     [(300, 4, 5, 1), (300, 4, 6, 1), (2000, 4, 5, 10), (2000, 4, 6, 10), (300, 0, 6, 8)],
@@ -381,6 +382,7 @@ def test_planning_takes_seconds_of_a_processor(num_tensors: int, begin: int, end
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_tolerance_saves_work() -> None:
     backward_s, routes = a_model(100, seed=1, backward_s=0.1, bits_per_s=1e9)
     start = time.process_time()

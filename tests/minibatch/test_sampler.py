@@ -114,6 +114,7 @@ def test_batches_come_in_order_whoever_samples_them(threads: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_threads_that_are_far_enough_ahead_sleep() -> None:
     """With no bound they would sample on, some seconds' worth; with a spinning one they would be as busy."""
     assert native() is not None

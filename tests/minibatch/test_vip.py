@@ -90,6 +90,7 @@ def test_near_the_sampled_frequency(directed: bool, again: bool, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_a_million_vertices_four_parts_in_seconds() -> None:
     randomness = np.random.default_rng(0)
     num_nodes, num_edges = 1_000_000, 20_000_000
