@@ -235,20 +235,7 @@ def test_a_killed_rank_is_named_with_stage_and_batch(folder: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("rows", ["auto", pytest.param("uniform:4", marks=pytest.mark.slow)])
 def test_killed_and_resumed_the_losses_are_the_same_bits(rows: str, tmp_path: Path) -> None:
-    options = [
-        "--method",
-        "salient",
-        "--data",
-        DATA,
-        "--layers",
-        "2",
-        "--hidden",
-        "16",
-        "--batch",
-        "40",
-        "--epochs",
-        "8",
-    ]
+    options = f"--method salient --data {DATA} --layers 2 --hidden 16 --batch 40 --epochs 8".split()
     options += ["--checkpoint-every", "2", "--dropout", "0.3", "--rows", rows]
     subprocess.run([*THINWIRE, "train", *options, "--json", str(tmp_path / "whole.json")], check=True, timeout=120)
     out = tmp_path / "run"
@@ -270,20 +257,7 @@ def test_killed_and_resumed_the_losses_are_the_same_bits(rows: str, tmp_path: Pa
 
 
 def test_killed_within_an_epoch_it_goes_on_at_the_same_batch(tmp_path: Path) -> None:
-    options = [
-        "--mode",
-        "minibatch",
-        "--data",
-        DATA,
-        "--layers",
-        "2",
-        "--hidden",
-        "16",
-        "--batch",
-        "5",
-        "--epochs",
-        "4",
-    ]
+    options = f"--mode minibatch --data {DATA} --layers 2 --hidden 16 --batch 5 --epochs 4".split()
     options += ["--checkpoint-steps", "3", "--dropout", "0.3", "--rows", "uniform:4"]
     subprocess.run([*THINWIRE, "train", *options, "--json", str(tmp_path / "whole.json")], check=True, timeout=120)
     out = tmp_path / "run"
