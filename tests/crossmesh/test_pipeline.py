@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.crossmesh import work_pipeline as work
+from tests.crossmesh.work_pipeline import Case
 from thinwire import launch
 from thinwire.crossmesh.pipelines import schedule
 from thinwire.crossmesh.pipelines.edges import StageRanks
@@ -15,17 +16,17 @@ from thinwire.crossmesh.pipelines.stage import Stage
 ONE_EACH = [(0,), (1,), (2,), (3,)]
 
 
-def schedules(n: int, m: int) -> dict[str, schedule.Schedule]:
+def cases_of(n: int, m: int) -> dict[str, Case]:
     plain, eager = schedule.one_f_one_b(n, m), schedule.eager_1f1b(n, m)
     return {
-        "gpipe": schedule.gpipe(n, m),
-        "1f1b": plain,
-        "eager": eager,
-        "1f1b split": schedule.split(plain),
-        "eager split": schedule.split(eager),
-        "late": schedule.split(eager, delay=2),
-        "1f1b blocking": plain,
-        "eager blocking": eager,
+        "gpipe": Case(schedule.gpipe(n, m)),
+        "1f1b": Case(plain),
+        "eager": Case(eager),
+        "1f1b split": Case(schedule.split(plain)),
+        "eager split": Case(schedule.split(eager)),
+        "late": Case(schedule.split(eager, delay=2)),
+        "1f1b blocking": Case(plain, blocking=True),
+        "eager blocking": Case(eager, blocking=True),
     }
 
 
@@ -41,12 +42,12 @@ def assert_equal(computed: dict[str, Tensor], expected: dict[str, Tensor]) -> No
 def test_every_schedule_gives_the_whole_models_gradients(kind: str) -> None:
     """Ten rows in four micro-batches: of three and of two. The second step posts its receives ahead, and may block."""
     loss, expected = work.whole(kind, 10)
-    chosen = schedules(4, 4)
-    outcomes = launch.run(work.run, kind, ONE_EACH, chosen, 10, 2, workers=4)
-    for name, made in chosen.items():
+    cases = cases_of(4, 4)
+    outcomes = launch.run(work.run, kind, ONE_EACH, cases, 10, 2, workers=4)
+    for name, case in cases.items():
         for rank, outcome in enumerate(outcomes):
             assert_equal(outcome[name].gradients, expected[rank])
-            assert outcome[name].peak_activations == made.peak_activations(rank)
+            assert outcome[name].peak_activations == case.schedule.peak_activations(rank)
         assert outcomes[3][name].losses == pytest.approx([loss, loss], rel=1e-6)
         assert outcomes[0][name].losses == [None, None]
         # Each activation crosses once, and its gradient once: 10 rows of 6 x 16 floats, twice.
@@ -60,14 +61,19 @@ def test_no_schedule_deadlocks() -> None:
     """Ready actions in any order, also of micro-batches; with sends that block and without; a step that tells shapes
     and one that posts ahead."""
     loss, expected = work.whole("unet", 8)
-    chosen = {f"{seed} {how}": work.any_schedule(4, 4, seed) for seed in range(6) for how in ("beside", "blocking")}
-    orders = {tuple(action.microbatch for action in made.stages[0] if action.kind == "F") for made in chosen.values()}
+    cases = {
+        f"{seed}{' blocking' * blocking}": Case(work.any_schedule(4, 4, seed), blocking)
+        for seed in range(6)
+        for blocking in (False, True)
+    }
+    first_stages = [case.schedule.stages[0] for case in cases.values()]
+    orders = {tuple(action.microbatch for action in actions if action.kind == "F") for actions in first_stages}
     assert len(orders) > 3
-    outcomes = launch.run(work.run, "unet", ONE_EACH, chosen, 8, 2, workers=4)
-    for name, made in chosen.items():
+    outcomes = launch.run(work.run, "unet", ONE_EACH, cases, 8, 2, workers=4)
+    for name, case in cases.items():
         for rank, outcome in enumerate(outcomes):
             assert_equal(outcome[name].gradients, expected[rank])
-            assert outcome[name].peak_activations == made.peak_activations(rank)
+            assert outcome[name].peak_activations == case.schedule.peak_activations(rank)
         assert outcomes[3][name].losses == pytest.approx([loss, loss], rel=1e-6)
 
 
@@ -86,9 +92,9 @@ def test_no_schedule_deadlocks() -> None:
 def test_stages_of_different_size(ranks: list[StageRanks | tuple[int, ...]]) -> None:
     n = len(ranks)
     loss, expected = work.whole("plain", 20, n)
-    chosen = {name: made for name, made in schedules(n, 4).items() if name in ("1f1b blocking", "eager split")}
-    outcomes = launch.run(work.run, "plain", ranks, chosen, 20, 2, workers=4)
-    for name in chosen:
+    cases = {name: case for name, case in cases_of(n, 4).items() if name in ("1f1b blocking", "eager split")}
+    outcomes = launch.run(work.run, "plain", ranks, cases, 20, 2, workers=4)
+    for name in cases:
         for outcome in outcomes:
             assert_equal(outcome[name].gradients, expected[outcome[name].stage])
         for stage in range(n):

@@ -132,6 +132,14 @@ def whole(kind: str, rows: int, n: int = 4) -> tuple[float, list[dict[str, Tenso
 
 
 @dataclass(frozen=True)
+class Case:
+    """A schedule, and whether its sends wait until they are received."""
+
+    schedule: Schedule
+    blocking: bool = False
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a rank's stage did: losses by step, gradients of the last one, bytes by channel."""
 
@@ -145,24 +153,24 @@ class Outcome:
 def run(
     kind: str,
     ranks: Sequence[StageRanks | Sequence[int]],
-    schedules: Mapping[str, Schedule],
+    cases: Mapping[str, Case],
     rows: int,
     steps: int,
 ) -> dict[str, Outcome]:
-    """By schedule: what came of some steps by it."""
+    """By case: what came of some steps."""
     outcomes = {}
     with Door(limit_s=20) as door:
-        for name, chosen in schedules.items():
+        for name, case in cases.items():
             stages = unet_stages() if kind == "unet" else plain_stages(len(ranks))
             mine = next(number for number, stage in enumerate(ranks) if door.rank in _numbers(stage))
             with Pipeline(
                 stages[mine],
                 ranks,
-                chosen,
+                case.schedule,
                 door,
                 loss=nn.functional.cross_entropy,
                 edges=SKIPS if kind == "unet" else None,
-                blocking=name.endswith("blocking"),
+                blocking=case.blocking,
             ) as pipe:
                 door.books.take()
                 losses = []

@@ -158,23 +158,17 @@ def test_assigned_obeyed_and_learnt() -> None:
 
 def test_edges() -> None:
     """A pair without shared rows, a part without central rows, one without marginal ones, nodes that are all alike."""
+    method = AdaQP(assign_every=2, sync_every=2)
+    usual = Case(DATA, "sage", epochs=6, method=method, lr=0.1)
     cases = [
-        Case(
-            DATA.replace("degree=10", "degree=40") if more == "" else DATA,
-            kind,
-            more,
-            epochs=6,
-            method=parse(f"adaqp --assign-every 2 --sync-every 2 --assign {rule}", METHODS),
-            lr=0.1,
-        )
-        for kind, more, rule in (
-            ("gcn", "chain", "trade"),
-            ("sage", "chain", "hide"),
-            ("sage", "alone", "trade"),
-            ("gat", "alone", "trade"),
-            ("sage", "constant", "trade"),
-            ("gat", "", "random"),
-        )
+        replace(usual, kind="gcn", more=("chain",)),
+        replace(usual, more=("chain",), method=replace(method, assign="hide")),
+        replace(usual, more=("alone",)),
+        replace(usual, kind="gat", more=("alone",)),
+        replace(usual, more=("constant",)),
+        replace(
+            usual, data=DATA.replace("degree=10", "degree=40"), kind="gat", method=replace(method, assign="random")
+        ),
     ]
     ranks = launch.run(work.on_shards, cases, workers=3)
     for result in ranks[0]:

@@ -65,7 +65,7 @@ def test_one_bit_crosses_in_its_exact_size_and_learns() -> None:
 
 def test_runs_repeat_bit_for_bit_and_differ_by_seed() -> None:
     cases = [
-        Case(DATA, kind, "dropout", epochs=6, method=Sylvie(), seed=seed, lr=0.5)
+        Case(DATA, kind, ("dropout",), epochs=6, method=Sylvie(), seed=seed, lr=0.5)
         for kind in ("gcn", "gat")
         for seed in (1, 1, 2)
     ]

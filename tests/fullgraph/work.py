@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise, permutations
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -29,15 +29,26 @@ EDGE_FEATURES = 3
 EXACT = Exact()
 
 
+More = Literal[
+    "weight",  # of edges
+    "features",  # of edges
+    "sorted",  # in one process, edges by target
+    "loops",  # and duplicates among edges
+    "dropout",
+    "constant",  # features of nodes
+    "apart",  # the first rank has all training nodes
+    "chain",  # the first and the last part share no edge
+    "alone",  # the last part has a component of its own: no marginal rows
+]
+
+
 @dataclass(frozen=True)
 class Case:
     """A model on a graph."""
 
     data: str
     kind: str
-    # "weight", "features": what goes along with edges; "sorted": in one process by target; "loops": loops and
-    # duplicates among them; "dropout"; "apart": the first rank has all training nodes
-    more: str = ""
+    more: tuple[More, ...] = ()
     epochs: int = 20
     method: Method = EXACT
     seed: int = 0
@@ -494,7 +505,7 @@ def passes_of(data: str, method: Method, seed: int) -> list[tuple[Tensor, dict[s
 
 def weights_that_change(data: str) -> tuple[Tensor, Tensor]:
     """Rows of a layer that is given other edge weights in a second pass; and what they should be."""
-    shard, graph = shard_of(Case(data, "graph", "weight"), dist.get_rank(), dist.get_world_size())
+    shard, graph = shard_of(Case(data, "graph", ("weight",)), dist.get_rank(), dist.get_world_size())
     torch.manual_seed(1)
     conv = pyg.GraphConv(graph.x.shape[1], 4)
     x, edge_index = torch.from_numpy(graph.x).float(), torch.from_numpy(graph.edge_index).long()
