@@ -33,7 +33,7 @@ class Passes:
         self.skipped = 0
 
     def take(self, pending: Pending, *, fine: bool) -> None:
-        """A unit has been reduced."""
+        """Note a unit that is reduced. After the backward pass its memory counts, if all gradients were finite."""
         current = torch._C._current_graph_task_id()
         if current != self._under_route:
             self._drop()  # left over from a pass that an error ended
