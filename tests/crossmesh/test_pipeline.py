@@ -163,9 +163,9 @@ def test_a_pipeline_measures_its_own_costs() -> None:
     # The middle stage's two ranks each keep the half of what the whole of a micro-batch would take: 2 rows of 4.
     module = work.plain_stages(3)[1]
     x = torch.randn(2, 6, 16, requires_grad=True)
-    stage = Stage(module, ["h2"], None)
-    stage.forward(0, {"h1": x}, {}, None, 1.0)
-    assert profiles[1].activation_bytes == costs.stages[1].activation_bytes == stage.activation_bytes
+    whole = Stage(module, ["h2"], None)
+    whole.forward(0, {"h1": x}, {}, None, 1.0)
+    assert profiles[1].activation_bytes == costs.stages[1].activation_bytes == whole.activation_bytes
 
 
 def test_a_blocking_send_ends_when_its_receiver_has_said_so() -> None:

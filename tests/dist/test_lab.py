@@ -18,6 +18,7 @@ from tests.dist.test_local import ROOT, TORCHRUN
 from thinwire.bench import harness, links
 from thinwire.bench.case import Case
 from thinwire.launch import Lab, LabUnavailable, RankFailed, lab
+from thinwire.links.exchange import LIMIT_S
 
 PROBLEM = lab.missing()
 needs_lab = pytest.mark.skipif(PROBLEM is not None, reason=f"no lab here: {PROBLEM}")
@@ -71,7 +72,7 @@ def test_a_profile_finds_each_links_rate() -> None:
     """Rates of 50, 50 and 20 Mbit/s, found to 10 %. (How well collectives are predicted is `thinwire profile --check`.)"""
     rates = [50e6, 50e6, 20e6]
     with Lab(3, rates=["50mbit", "50mbit", "20mbit"]) as hosts:
-        profiles = hosts.run(links.profile, 0, 0)
+        profiles = hosts.run(links.profile, 0, 0, LIMIT_S)
     assert profiles[0] == profiles[1] == profiles[2]
     for link in profiles[0]["links"]:
         expected = min(rates[link["src"]], rates[link["dst"]])
@@ -185,7 +186,7 @@ def test_torchrun_across_hosts_joins(tmp_path: Path) -> None:
 def test_predictions_hold(rate: str) -> None:
     """The promise of `thinwire profile --check`: median error 10 %, worst 30 %. Needs the machine to itself."""
     with Lab(4, rate=rate) as hosts:
-        profile = hosts.run(links.profile, 20, 7)[0]
+        profile = hosts.run(links.profile, 20, 7, LIMIT_S)[0]
     errors = sorted(row["error"] for row in profile["check"])
     assert errors[10] <= 0.10
     assert errors[-1] <= 0.30

@@ -218,8 +218,8 @@ def test_resumed_in_the_middle_of_a_period_the_losses_are_the_same_bits(tmp_path
     # Rows are remembered in epoch 14 and looked at in 17.
     todo = [whole]
     for number, stop in enumerate((15, 18)):
-        first = replace(whole, epochs=stop, out=str(tmp_path / f"part{number}"))
-        todo += [first, replace(first, epochs=22, resume=True)]
+        begun = replace(whole, epochs=stop, out=str(tmp_path / f"part{number}"))
+        todo += [begun, replace(begun, epochs=22, resume=True)]
     # Without a profile the wires are measured, once: a checkpoint from before the first choice of bits has them.
     measured_here = replace(whole, profile="", out=str(tmp_path / "own"), method=AdaQP(assign_every=18, sync_every=6))
     todo += [measured_here, replace(measured_here, resume=True, resume_epoch="15")]

@@ -202,6 +202,7 @@ def test_profile_plan_wrap_as_a_user_does() -> None:
     assert times == sorted(times)
     assert len(times) == len(plan.groups)
     assert set(plan.alternatives) == {"none", "bfloat16", "layer-wise", "one"}
+    assert plan.predicted is not None
     assert plan.predicted.step_s <= min(plan.alternatives["layer-wise"], plan.alternatives["one"]) + 1e-12
 
 

@@ -74,7 +74,7 @@ def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
     tasks.check(settings, MORE)
     if settings.get("task") != "llama":
         raise ValueError('settings: task is what can be sharded block by block; give task = "llama"')
-    for method in map(Method.of, methods):
+    for method in map(Method.parse, methods):
         if method.codec not in (PLAIN, LIMIT):
             for_gradients(method.codec, feedback=True)
         if method.parameters is not None:
