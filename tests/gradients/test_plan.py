@@ -44,7 +44,7 @@ def test_auto_does_not_compress_where_the_wire_is_fast_and_does_where_it_is_slow
 
 @pytest.mark.parametrize("message_s", [0.0, 1e-3, 1e-2])
 @pytest.mark.parametrize("bytes_per_s", [1e6, 1e7, 1e8, 1e9])
-def test_no_usual_plan_is_foretold_to_be_faster(bytes_per_s: float, message_s: float) -> None:
+def test_no_usual_plan_is_predicted_to_be_faster(bytes_per_s: float, message_s: float) -> None:
     """What is predicted counts more than the model that is solved exactly: the plan is the best of both."""
     profile = made(4, bytes_per_s, message_s=message_s)
     plan = gradients.plan(profile, "topk:0.01")

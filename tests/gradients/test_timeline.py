@@ -40,7 +40,7 @@ def test_one_group_is_the_sum_of_its_parts() -> None:
     assert replay(BACKWARD_S, [DENSE], [4], [0]).seconds == 14 + (10 + 10) + (100 + 10) + (20 + 3)
 
 
-def test_foretold_tolls_and_lags_count_only_while_backward_runs() -> None:
+def test_predicted_tolls_and_lags_count_only_while_backward_runs() -> None:
     shared = Route(
         "shared", (0.0,) * 4, (0.0,) * 4, (10, 20, 30, 40), 1.0, 0.0, lambda size: size / 10, lambda _: 1.0, 0.5
     )

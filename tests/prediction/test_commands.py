@@ -20,7 +20,7 @@ def called(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*THINWIRE, *words], capture_output=True, text=True, timeout=110, check=False)
 
 
-def test_every_method_is_foretold_and_one_recommended(tmp_path: Path) -> None:
+def test_every_method_is_predicted_and_one_recommended(tmp_path: Path) -> None:
     said = tmp_path / "plan.json"
     done = called("plan", *MODEL, "--layers", "2", "--hosts", "3", "--rate", "10mbit", "--json", str(said))
     assert done.returncode == 0, done.stderr
