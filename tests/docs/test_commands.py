@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from tests.docs.pages import BLOCKS, FILES, ROOT, of_page, pages_with
 from thinwire import graphs
 from thinwire.cli import main
 from thinwire.cli.commands import COMMANDS, PLANS, parsed
+from thinwire.fullgraph.methods import METHODS
 from thinwire.graphs.files import write_npz
 from thinwire.launch import lab
 from thinwire.prediction import even
@@ -142,6 +144,13 @@ def test_commands_within_sentences_are_read(file: Path) -> None:
         assert words is not None, command
         if words[0] not in COMMANDS or not set(words[1:]) <= set(PLANS):  # more than a command's name
             parsed(words)
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if fields(method)])
+def test_a_method_s_options_stand_below_its_name(name: str) -> None:
+    section = (ROOT / "docs" / "fullgraph.md").read_text().split(f"\n### {name}\n")[1].split("\n### ")[0]
+    for field in fields(METHODS[name]):
+        assert f"| `--{field.name.replace('_', '-')} " in section, field.name
 
 
 def check_other(words: list[str]) -> None:
