@@ -150,7 +150,8 @@ def test_commands_within_sentences_are_read(file: Path) -> None:
 def test_a_method_s_options_stand_below_its_name(name: str) -> None:
     section = (ROOT / "docs" / "fullgraph.md").read_text().split(f"\n### {name}\n")[1].split("\n### ")[0]
     for field in fields(METHODS[name]):
-        assert f"| `--{field.name.replace('_', '-')} " in section, field.name
+        default = f" {field.default}`" if isinstance(field.default, int | float) else ""
+        assert f"| `--{field.name.replace('_', '-')}{default or ' '}" in section, f"{field.name}{default}"
 
 
 def check_other(words: list[str]) -> None:
