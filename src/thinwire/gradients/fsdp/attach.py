@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -59,6 +60,11 @@ def compress(
     options = {"codec": codec, "parameters": parameters or "none", "feedback": feedback, "seed": seed}
     expect_same(doors.over(slow_group), {name: Fact(value, SAME_CODECS) for name, value in options.items()})
     beside = {tuple(dist.get_process_group_ranks(group)): group for unit in units for group in unit.beside(slow_group)}
+    if any(unit.reduce_dtype == torch.float16 for unit in units):  # one rank's sum alone may be beyond what it holds
+        beside |= {
+            tuple(dist.get_process_group_ranks(group)): group
+            for group in (_slow_group(unit, replicas) for unit in units)
+        }
     passes = Passes(list(beside.values()), units[0].device, doors.count_step)
 
     def scale() -> float:
