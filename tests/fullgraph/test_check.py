@@ -1,7 +1,10 @@
 """Models that are the same in parts are let through as they are; others are refused, and where it begins is said."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 import time
 import warnings
 from dataclasses import replace
@@ -137,6 +140,16 @@ def test_train_takes_a_model_of_the_users_own_and_checks_it(tmp_path: Path, caps
         main([*words, "tests.fullgraph.models:make_wrong"])
     assert "after 'lin' and before 'conv2'" in " ".join(capsys.readouterr().err.split())
     main([*words, "tests.fullgraph.models:make_wrong", "--no-check"])
+
+
+def test_under_torchrun_a_refusal_is_a_line_too() -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "thinwire"]
+    command += ["train", "--data", work_check.DATA, "--epochs", "2", "--model", "tests.fullgraph.models:make_wrong"]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment, check=False)
+    said = done.stderr.splitlines()
+    assert any(line.startswith("thinwire: Wrong is another model in parts") for line in said), done.stderr
+    assert not any("thinwire.fullgraph.edges.Unsupported" in line for line in said), done.stderr
 
 
 def test_train_says_what_a_model_can_be(capsys: pytest.CaptureFixture[str]) -> None:

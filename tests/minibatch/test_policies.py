@@ -89,7 +89,7 @@ def test_every_seed_once_an_epoch_and_equally_many_steps() -> None:
     assert in_order.order(5).tolist() == members[1].tolist()
 
 
-def test_a_rank_with_fewer_seeds_than_steps_knows_beforehand_what_it_will_fetch() -> None:
+def test_a_rank_with_fewer_seeds_than_steps_knows_what_it_will_fetch() -> None:
     topology = random_topology(6, 600, 6000, parts=2)
     first, second = topology.members(0)
     members = [first, second[:3]]

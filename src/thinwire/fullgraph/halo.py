@@ -112,7 +112,7 @@ class Halo:
 def _warn_of_new_features(layer: str) -> None:
     warnings.warn(
         f"{layer}: its input features are a new tensor in each epoch, so their halo crosses the wire in float32 each "
-        "time. Make x once, before the loop; dropout on features costs this too",
+        "time. Make x once, before the loop; dropout on features costs this too, and so do frozen layers before it",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -111,3 +111,20 @@ def test_what_does_not_go_with_a_mesh_is_refused() -> None:
     launch.run(refused, workers=1)
     with pytest.raises(ValueError, match="no module of this model is sharded"):
         fsdp.compress(work.Branches(), "sign")
+
+
+def other_codecs() -> list[str]:
+    """What ranks that do not agree are told."""
+    said = []
+    for calls in (("sign", None), ("uniform:4", None)), (("sign", "uniform:8"), ("sign", None)):
+        codec, parameters = calls[dist.get_rank()]
+        with Door() as door, pytest.raises(ValueError, match="ranks have different") as refused:
+            fsdp.compress(work.sharded(), codec, door, parameters=parameters)
+        said.append(str(refused.value))
+    return said
+
+
+def test_ranks_with_different_codecs_are_named() -> None:
+    for codec, parameters in launch.run(other_codecs, workers=2):
+        assert "different codec: rank 0 has sign, rank 1 has uniform:4; call compress with the same on all" in codec
+        assert "different parameters: rank 0 has uniform:8, rank 1 has none; call compress with the same" in parameters

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from tests.gradients.fsdp import work
 from thinwire import launch
@@ -100,6 +101,75 @@ def test_gradients_are_divided_as_fsdp_was_told_to() -> None:
         for factor, force, exact, rough in distances:
             assert exact < 1e-6, (factor, force)
             assert rough < 0.02, (factor, force)
+
+
+def by_changing_factors(cases: list[tuple[str, str | None, bool]]) -> list[tuple[float, float]]:
+    """As `conserved`, where each step has a divide factor of its own."""
+    distances = []
+    for kind, slow, force in cases:
+        totals = []
+        for codec in ("", "topk:0.05"):
+            model = work.sharded(kind)
+            if codec:
+                fsdp.compress(model, codec, slow=slow)
+            total = {name: torch.zeros_like(work.local(parameter)) for name, parameter in model.named_parameters()}
+            for step, factor in enumerate((3.0, 2.0, 4.0, 0.25, 40.0)):  # 2 or 4 is the number of shards
+                for unit in (model, model.one, model.two, model.first):
+                    unit.set_gradient_divide_factor(factor)  # type: ignore[operator]
+                    unit.set_force_sum_reduction_for_comms(force or not codec)  # type: ignore[operator]
+                model.zero_grad()
+                work.loss_of(model, dist.get_rank(), step).backward()
+                for name, gradient in work.gradients_of(model).items():
+                    assert gradient is not None
+                    total[name] += gradient
+            totals.append(total)
+        plain, came = totals
+        state = fsdp.compression_of(model).state_dict()
+        both = work.most([(came[name] + work.owed(state, name, mean=False), plain[name]) for name in plain])
+        distances.append((both, work.most([(came[name], plain[name]) for name in plain])))
+    return distances
+
+
+def test_what_is_owed_is_divided_as_when_it_came() -> None:
+    cases = [("flat", None, False), ("flat", None, True), ("hsdp", None, True), ("hsdp", "shard", False)]
+    for distances in launch.run(by_changing_factors, cases, workers=4):
+        for case, (both, alone) in zip(cases, distances, strict=True):
+            assert both < 1e-5, case
+            assert alone > 1e-3, case
+
+
+def by_half_precision(kind: str) -> list[tuple[int, bool]]:
+    """Under a loss scale that grows: of each pass with a gradient beyond float16, how many were, and did memory change?
+
+    Gradients themselves fit for long: what is remembered of many steps makes the sum too large.
+    """
+    steps: list[tuple[int, bool]] = []
+    scaler = Scaler()
+    model = work.sharded(kind, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float16))
+    compression = fsdp.compression_of(fsdp.compress(model, "topk:0.02", scaler=scaler))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for step in range(23):
+            scaler.scale = 2.0 ** max(0, step - 8)
+            before = compression.state_dict()
+            model.zero_grad()
+            out = model(work.batch(dist.get_rank(), 0))
+            out.backward(torch.full_like(out, scaler.scale))
+            grads = [gradient for gradient in work.gradients_of(model).values() if gradient is not None]
+            overflows = torch.tensor(float(not all(bool(gradient.isfinite().all()) for gradient in grads)))
+            dist.all_reduce(overflows)
+            after = compression.state_dict()
+            same = all(torch.equal(work.local(before[key]), work.local(after[key])) for key in before if "/" in key)
+            if overflows:
+                steps.append((compression.skipped - len(steps), not same))
+    return steps
+
+
+@pytest.mark.parametrize("kind", ["flat", "hsdp"])
+def test_a_sum_that_overflows_is_remembered(kind: str) -> None:
+    for steps in launch.run(by_half_precision, kind, workers=4):
+        assert steps
+        assert all(step == (1, False) for step in steps), steps
 
 
 def test_other_operations_are_refused_by_name() -> None:
