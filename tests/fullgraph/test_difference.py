@@ -23,14 +23,14 @@ RANKS = 3
 
 @pytest.mark.parametrize("method", [ONE_BIT, HALF, Sylvie(code="difference", budget=0.5)], ids=lambda m: m.words())
 def test_both_ends_hold_the_same_rows(method: Sylvie) -> None:
-    cases = [Case(DATA, kind, "dropout", epochs=8, method=method, lr=0.1) for kind in ("sage", "gat")]
-    for found in zip(*launch.run(work.held_rows, cases, workers=RANKS), strict=True):
-        for channel in found[0].sent:
+    cases = [Case(DATA, kind, ("dropout",), epochs=8, method=method, lr=0.1) for kind in ("sage", "gat")]
+    for ranks in zip(*launch.run(work.held_rows, cases, workers=RANKS), strict=True):
+        for channel in ranks[0].sent:
             for owner in range(RANKS):
                 for reader in range(RANKS):
-                    sent, held = found[owner].sent[channel][reader], found[reader].held[channel][owner]
+                    sent, held = ranks[owner].sent[channel][reader], ranks[reader].held[channel][owner]
                     assert torch.equal(sent, held)
-        assert any(len(part) for part in found[0].sent["convs.1.forward"])
+        assert any(len(part) for part in ranks[0].sent["convs.1.forward"])
 
 
 @pytest.mark.parametrize("method", [ONE_BIT, HALF], ids=lambda m: m.words())
@@ -38,28 +38,32 @@ def test_bytes_are_known_beforehand(method: Sylvie) -> None:
     epochs, width = 5, 16
     case = Case(DATA, "sage", epochs=epochs, method=method, lr=0.1)
     codec = Budget(0.5) if method.budget else Nearest(1)
-    for [found], [shard] in zip(
-        launch.run(work.on_shards, [case], workers=RANKS), launch.run(work.shards_of, [case], workers=RANKS), strict=True
+    for [result], [shard] in zip(
+        launch.run(work.on_shards, [case], workers=RANKS),
+        launch.run(work.shards_of, [case], workers=RANKS),
+        strict=True,
     ):
         first = sum(FIRST.nbytes((count, width)) for count in shard.send_to)
         later = sum(codec.nbytes((count, width)) for count in shard.send_to)
-        assert found.bytes_to["convs.1.forward"] == first + (epochs - 1) * later
+        assert result.bytes_to["convs.1.forward"] == first + (epochs - 1) * later
 
 
 def test_training_is_as_good_as_exact() -> None:
     """At half a bit a value, where plain one-bit messages leave a higher loss."""
     methods = (Exact(), ONE_BIT, HALF, Sylvie(staleness=0))
     cases = [Case(DATA, "gcn", epochs=60, method=method, lr=0.1) for method in methods]
-    exact, one_bit, half, plain = (float(found.losses[-1]) for found in launch.run(work.on_shards, cases, workers=2)[0])
+    exact, one_bit, half, plain = (
+        float(result.losses[-1]) for result in launch.run(work.on_shards, cases, workers=2)[0]
+    )
     assert one_bit < exact + 0.2 * (plain - exact)
     assert half < exact + 0.5 * (plain - exact)
 
 
 def test_rows_that_stand_still_cost_no_error() -> None:
-    """Also behind a dropout, for rows travel as they were before it. What earlier dropouts do to them has to be sent."""
+    """Also behind a dropout: rows travel as they were before it. What earlier dropouts do to them is sent."""
     methods = (Exact(), ONE_BIT, Sylvie(staleness=0))
-    cases = [Case(DATA, "sage", "dropout", epochs=10, method=method, lr=1e-9) for method in methods]
-    exact, coded, plain = (found.losses for found in launch.run(work.on_shards, cases, workers=2)[0])
+    cases = [Case(DATA, "sage", ("dropout",), epochs=10, method=method, lr=1e-9) for method in methods]
+    exact, coded, plain = (result.losses for result in launch.run(work.on_shards, cases, workers=2)[0])
     assert exact.std() > 1e-3  # masks change from epoch to epoch
     assert (coded - exact).square().mean() < 0.3 * (plain - exact).square().mean()
 

@@ -117,7 +117,9 @@ class Wire:
             codecs = Codecs.alike(FIRST, self._door.world_size)
         try:
             with self._door.books.coding(self.channel, rows.numel()):
-                outgoing = self._encoded(rows, codecs, [seed_from(*seed, rank, peer) for peer in range(len(codecs.out))])
+                outgoing = self._encoded(
+                    rows, codecs, [seed_from(*seed, rank, peer) for peer in range(len(codecs.out))]
+                )
         except ValueError as error:
             raise NotFinite(
                 f"{self.channel}: rank {rank}'s message can't be sent in epoch {self._door.step + 1}: {error}. "
