@@ -141,7 +141,7 @@ def test_whole_runs_are_compared_with_exact_of_the_same_model() -> None:
     case = Case("c", "training", names, hosts=2)
 
     def run(method: str, repeat: int, score: float, curve: list[list[float | None]]) -> dict[str, object]:
-        line = {"method": method, "repeat": repeat, "seconds": 9.0, "exposed_s": 1.0, "bytes": 10}
+        line = {"method": method, "repeat": repeat, "seconds": 9.0, "exposed_s": 1.0, "bytes": 10, "loss": 1 - score}
         return line | {"test_score": score, "best_test_score": score + 0.1, "val_score": curve[-1][1], "curve": curve}
 
     steps = [
@@ -153,6 +153,7 @@ def test_whole_runs_are_compared_with_exact_of_the_same_model() -> None:
     exact, sylvie, gcn, never = (row.more or {} for row in harness.summarise(case, steps))
     assert (exact["to_score_s"], exact["points_to_exact"]) == (2.0, 0.0)
     assert sylvie["to_score_s"] == 1.5
+    assert sylvie["loss"] == pytest.approx(0.6)
     assert sylvie["points_to_exact"] == pytest.approx(-10)
     assert sylvie["best_score"] == pytest.approx(0.5)
     assert sylvie["best_points_to_exact"] == pytest.approx(-10)
@@ -162,7 +163,8 @@ def test_whole_runs_are_compared_with_exact_of_the_same_model() -> None:
 
 def test_without_test_or_validation_nodes_there_is_no_score() -> None:
     case = Case("c", "training", ("exact", "sylvie"), hosts=2)
-    line = {"seconds": 9.0, "exposed_s": 1.0, "bytes": 10, "repeat": 0, "curve": [[1.0, None]], "val_score": None}
+    line = {"seconds": 9.0, "exposed_s": 1.0, "bytes": 10, "repeat": 0, "loss": 1.0}
+    line |= {"curve": [[1.0, None]], "val_score": None}
     steps = [{**line, "method": name, "test_score": None, "best_test_score": None} for name in case.methods]
     rows = harness.summarise(case, steps)
     assert [(row.more or {})["score"] for row in rows] == [None, None]

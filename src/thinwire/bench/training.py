@@ -30,6 +30,7 @@ COLUMNS = (
     replace(columns.SECONDS, is_shown=_is_timed),
     replace(columns.RATIO, is_shown=_is_timed),
     columns.MB_SENT,
+    columns.figure("loss", "loss", ".3f"),
     columns.figure("score", "score", ".2%"),
     columns.figure("points", "points_to_exact", "+.2f"),
     columns.figure("best", "best_score", ".2%"),
@@ -37,7 +38,7 @@ COLUMNS = (
     replace(columns.figure("to exact's", "to_score_s", ".4g"), is_shown=_is_timed),
 )
 CAPTION = (
-    "{} seeds; mean test score after the last epoch, and in the epoch of the best validation score, with "
+    "{} seeds; mean training loss and test score after the last epoch, and in the epoch of the best validation score, with "
     "points beside `exact` of the same model; where time was taken, median seconds of training, and until that one's "
     "final validation score was reached"
 )
@@ -70,7 +71,7 @@ def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[
     clock = clock or list(itertools.accumulate(row["seconds"] for row in run.rows))
     curve = [(seconds, row["val_score"]) for seconds, row in zip(clock, run.rows, strict=True)]
     sums = {name: sum(row[name] for row in run.rows) for name in ("exposed_s", "bytes")}
-    return {"seconds": clock[-1], "curve": curve, **sums, **run.scores, "best_test_score": _at_best(run.rows)}
+    return {"seconds": clock[-1], "curve": curve, **sums, **run.scores, "best_test_score": _at_best(run.rows), "loss": run.losses[-1]}
 
 
 def _at_best(rows: Sequence[Mapping[str, Any]]) -> float | None:
@@ -102,6 +103,7 @@ def summary(case: Case, method: str, lines: Mapping[str, Sequence[Mapping[str, A
     method_lines = lines[method]
     scores = [line["test_score"] for line in method_lines if line["test_score"] is not None]
     figures = {
+        "loss": _mean(line["loss"] for line in method_lines),
         "score": _mean(scores),
         "score_low": min(scores, default=None),
         "score_high": max(scores, default=None),
