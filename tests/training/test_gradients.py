@@ -117,6 +117,22 @@ def _sizes() -> list[tuple[str, tuple[int, ...]]]:
     return list(work.SIZES.items())
 
 
+def test_what_auto_chose_is_given_up_where_it_costs_more_than_it_saves() -> None:
+    """After two windows without enough progress, on all ranks in the same step; then all that is owed is sent."""
+    ranks = launch.run(work.fallen_back, 250, workers=3)
+    for number, found in enumerate(ranks):
+        assert found["codecs"] == ranks[0]["codecs"]
+        assert found["codecs"][:40] == ["topk:0.05"] * 40
+        assert found["codecs"][-1] == "none"
+        assert found["owed"]
+        assert not any(kept.any() for kept in found["kept"].values())
+        torch.testing.assert_close(found["applied"], found["given"], rtol=1e-3, atol=1e-3)
+        assert found["share"] < 0.9
+        assert [record["gradients"]["codec"] for record in found["records"]] == ["none"]
+        assert len(found["warned"]) == (number == 0)
+    assert "falls back from topk:0.05 to none" in ranks[0]["warned"][0]
+
+
 def test_a_codec_that_fits_no_optimizer_here_is_refused() -> None:
     with pytest.raises(ValueError, match=r"momentum of its own.*give topk:RATIO"):
         Job(Sylvie(), "synthetic", gradients="dgc:0.01")

@@ -1,5 +1,6 @@
 """What ranks run: gradients that are known beforehand, summed by every codec."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,9 @@ from torch import Tensor, nn
 
 from thinwire.gradients import sent
 from thinwire.gradients.algorithms import NONE
+from thinwire.gradients.sharing import Choice
 from thinwire.links import Door
+from thinwire.training.choosing import Chooser
 from thinwire.training.finite import NotFinite
 from thinwire.training.gradients import GradientSum, bytes_of
 
@@ -67,7 +70,8 @@ def _remembered(sums: GradientSum) -> dict[str, Tensor]:
     total = {name: torch.zeros(size) for name, size in SIZES.items()}
     for key, tensor in sums.state()[1].items():
         name = key.rpartition(".")[2]
-        total[name] += tensor.view(SIZES[name])
+        if not key.startswith("window/"):
+            total[name] += tensor.view(SIZES[name])
     return total
 
 
@@ -215,3 +219,34 @@ def _remembered_of(sums: GradientSum) -> dict[str, Tensor]:
         name = key.rpartition(".")[2]
         total[name] = total.get(name, torch.zeros(())) + tensor
     return total
+
+
+def fallen_back(steps: int) -> dict[str, Any]:
+    """A codec that was chosen to save time, and saves none: what is in force in the end, and what is still owed."""
+    with Door() as door, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        model = Given()
+        chooser = Chooser(door, seed=3, cost=None, skipped=0, noted=1, unsettled=0)
+        sums = GradientSum(model.named_parameters(), door, groups=2, codec=sent.AUTO, seed=3, chooser=chooser)
+        seconds = {"none": 1.0, "bfloat16": 1.0, "topk:0.05": 0.95}
+        chooser.adopt(Choice("topk:0.05", "made up", seconds), sums._named_sizes())
+        sums.use("topk:0.05")
+        given = applied = torch.zeros(SIZES["first"])
+        codecs, owed = [], False
+        for step in range(steps):
+            model.zero_grad()
+            model.loss(step, door.rank, list(SIZES)).backward()
+            given = given + sum(model.gradient("first", step, rank) for rank in range(3))
+            applied = applied + _there(model.weights["first"].grad)
+            codecs.append(sums.codec)
+            owed = owed or bool(_remembered(sums)["first"].any())
+        return {
+            "codecs": codecs,
+            "owed": owed,
+            "given": given,
+            "applied": applied,
+            "kept": _remembered(sums),
+            "share": chooser.share,
+            "records": sums.records,
+            "warned": [str(warning.message) for warning in warned if warning.category is RuntimeWarning],
+        }

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 
 from thinwire.bench import methods
-from thinwire.gradients import algorithms
 from thinwire.gradients.algorithms import NONE
 from thinwire.gradients.measure import value_seconds
 from thinwire.gradients.sent import AUTO
-from thinwire.gradients.sharing import Measured
+from thinwire.gradients.sharing import CODECS, Measured
 from thinwire.links import Door
 from thinwire.links.cost import CostModel
 from thinwire.links.event_log import EventLog, Moment
@@ -25,7 +24,6 @@ from thinwire.training.own_shard import own_shard
 from thinwire.training.run import Run
 
 CHANNEL = "recording"
-CODECS = algorithms.AUTO[1:]  # those of `auto` but none
 MANY = 1 << 20  # epochs of the job: more than are ever recorded
 
 

@@ -2,9 +2,9 @@
 
 A few steps are recorded as they are: when each rank computes, posts and waits, halo rows or features included. If ranks
 could not save a tenth of a step even without gradients, float32 stays: they hardly wait, or what they wait for is not
-the bytes. Else the wires and the codecs are measured, for a second or two, and `gradients/sharing.py` replays the steps
-with each codec. Afterwards the progress of a lossy codec is measured in the run, and it is given up where it costs more
-than it saves (decision 18).
+the bytes. That is seen by a few messages as large as the gradients, which tell the wires' rate too. Then the codecs are
+timed, and `gradients/sharing.py` replays the steps with each. Afterwards the progress of a lossy codec is measured in
+the run, and it is given up where it costs more than it saves (decision 18).
 
 Everything here happens on all ranks together, in the same step, with the same result.
 """
@@ -19,15 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thinwire.gradients.algorithms import AUTO, LEAST_GAIN, NONE
+from thinwire.gradients.algorithms import LEAST_GAIN, NONE
 from thinwire.gradients.measure import value_seconds
 from thinwire.gradients.progress import Watch
-from thinwire.gradients.sharing import CHANNEL, Choice, Measured, choose, plan_of
+from thinwire.gradients.sharing import CHANNEL, CODECS, Choice, Measured, choose, plan_of
 from thinwire.gradients.verdict import Verdict
 from thinwire.links import Door
-from thinwire.links.cost import CostModel
+from thinwire.links.cost import KINDS, CostModel, Hinge, Link
 from thinwire.links.event_log import EventLog, Moment
-from thinwire.links.quick_probe import quick_probe
 from thinwire.links.script import Script, script, steadied
 from thinwire.training import machine
 
@@ -151,20 +150,22 @@ class Chooser:
         step_s = float(measured_s.max())
         begun_s = ends_s[self._unsettled]
         counted = self._noted - self._unsettled
-        if self._cost is None:
+        cost = self._cost
+        if cost is None:
             # No rank can save more than what it waits for, and no more of other waits than gradients are on the wires.
             waits_s = self._door.gather(_savings_s(event_log, begun_s) / counted, channel=GATHERED).min().item()
             if (share := waits_s / step_s) < WORTH:
                 return Choice(NONE, f"ranks wait for gradients, or behind them, for at most {share:.0%} of a step")
+            values = sum(size for group in groups for _, size in group)
+            cost = self._wires(values, device)
             # Other messages on the same wires may make them last twice as long.
-            bytes_s = 2 * self._bytes_s(sum(size for group in groups for _, size in group), device)
+            bytes_s = 2 * (cost.all_reduce(4 * values) - cost.all_reduce(0))
             if (share := bytes_s / step_s) < WORTH:
                 return Choice(
                     NONE, f"the bytes of gradients take at most {share:.0%} of a step: ranks wait for other things"
                 )
-        cost = self._cost or quick_probe(self._door, device)
         sizes = [[size for _, size in group] for group in groups]
-        codecs = value_seconds(AUTO[1:], [size for group in sizes for size in group if size], self._door, device)
+        codecs = value_seconds(CODECS, [size for group in sizes for size in group if size], self._door, device)
         noted = steadied(script(event_log, self._ends, by_wall=torch.get_num_threads() > 1, beside_s=0.0))
         scripts = [Script.from_json(content) for content in self._door.gather_json(noted.to_json(), channel=GATHERED)]
         weights = [float(number >= self._unsettled) for number in range(self._noted)]
@@ -176,9 +177,9 @@ class Chooser:
         agreed = self._door.gather_json(choice.to_json(), channel=GATHERED)[0]
         return Choice(agreed["codec"], agreed["why"], agreed["predicted_step_s"])
 
-    def _bytes_s(self, num_values: int, device: torch.device) -> float:
-        """How much longer a message of all gradients takes than one of nothing."""
-        largest = max(num_values, LARGE)
+    def _wires(self, num_values: int, device: torch.device) -> CostModel:
+        """What sums over all ranks say of the wires: one of all gradients, beside one of nothing."""
+        n, largest = self._door.world_size, max(num_values, LARGE)
         seconds: dict[int, list[float]] = {1: [], largest: []}
         for _ in range(TRIES):
             for size, taken in seconds.items():
@@ -187,7 +188,12 @@ class Chooser:
                 start = time.perf_counter()
                 self._door.all_reduce(message, channel=GATHERED).wait()
                 taken.append(self._door.gather(time.perf_counter() - start, channel=GATHERED).max().item())
-        return max(0.0, min(seconds[largest]) - min(seconds[1])) * num_values / largest
+        nothing_s = min(seconds[1])
+        rate = 2 * (n - 1) / n * 4 * largest / max(min(seconds[largest]) - nothing_s, 1e-9)
+        round_s = nothing_s / (2 * (n - 1))  # it goes round the ring twice
+        rounds = {"all_to_all": 1, "all_gather": n - 1, "all_reduce": 2 * (n - 1), "broadcast": 1}
+        links = {pair: Link(*pair, round_s, round_s, rate) for pair in itertools.permutations(range(n), 2)}
+        return CostModel(n, links, {kind: Hinge(rounds[kind] * round_s, rounds[kind] * round_s, 1.0) for kind in KINDS})
 
 
 def _savings_s(event_log: EventLog, begun_s: float) -> float:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from thinwire import artifacts
 from thinwire.gradients import columns
 from thinwire.graphs import TEST, VALIDATION, Manifest, Shard
-from thinwire.links import Door, quick_probe
+from thinwire.links import Door
 from thinwire.links.books import ChannelBook
 from thinwire.links.event_log import EventLog
 from thinwire.training import checkpoint, choosing, details, machine, optimizers, predictions, score
@@ -31,7 +31,7 @@ PLAN = "plan.json"
 EVENTS = "events.jsonl"
 RESULT, FAILED = "result.json", "failed.json"  # how the run ended
 PREDICTIONS = "predictions.npz"
-MEASURING = (choosing.GATHERED, columns.CHANNEL, quick_probe.CHANNEL)
+MEASURING = (choosing.GATHERED, columns.CHANNEL)
 
 
 class Run(ABC):
@@ -163,7 +163,7 @@ class Run(ABC):
         loss = self.step(epoch)
         seconds = time.perf_counter() - start
         books = self.door.books.take()
-        # What was sent once, to measure wires, is no part of what an epoch sends.
+        # What was sent once, to choose how gradients travel, is no part of what an epoch sends.
         measuring = sum(books.pop(channel).bytes_sent for channel in MEASURING if channel in books)
         row = self._row(epoch, loss, seconds, books, measuring) | self.planned()
         if detailed:
