@@ -188,7 +188,10 @@ class Train:
         resume = launch.from_first_rank((folder / EVENTS).exists()) and job.resume
         folder.mkdir(parents=True, exist_ok=True)
         out = str(folder.resolve()) if self.out is not None else ""
-        return replace(job, method=self._other(), out=out, resume=resume, prediction={}).for_layers()
+        other = self._other()
+        gradients = AUTO if other.gentleness == 0 else job.gradients  # beside exact means beside float32
+        changed = replace(job, method=other, gradients=gradients, out=out, resume=resume, prediction={})
+        return changed.for_layers()
 
     def _name(self) -> str:
         return AUTO if self.method is None else self.method.name
