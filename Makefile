@@ -1,12 +1,12 @@
-# make demo | test | test-slow | docs | wheel | test-lowest | bench | check | format | clean. Each does its own set-up;
-# a second run reinstalls nothing, but for wheel and test-lowest, which begin with empty environments.
+# make demo | test | test-slow | test-slow-ci | docs | wheel | test-lowest | bench | check | format | clean. Each does its
+# own set-up; a second run reinstalls nothing, but for wheel and test-lowest, which begin with empty environments.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 DEMO := build/demo
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 
-.PHONY: demo test test-slow docs wheel test-lowest bench check format clean
+.PHONY: demo test test-slow test-slow-ci docs wheel test-lowest bench check format clean
 
 demo: $(READY)
 	rm -rf $(DEMO)
@@ -23,8 +23,13 @@ bench: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+# One at a time, on a machine with nothing else to do: some count seconds.
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# Those that other work beside them does not disturb.
+test-slow-ci: $(READY)
+	$(BIN)/python -m pytest -m "slow and not timed" -n 2 --dist loadfile
 
 # The documentation as a site, with nothing in it that is loaded from elsewhere. A broken link is an error.
 docs: $(READY)

@@ -32,13 +32,13 @@ def test_doctor_says_what_is_here_and_what_to_do(tmp_path: Path, monkeypatch: py
     done = thinwire("doctor", "--json", str(target))
     assert done.returncode == 0, done.stderr
     assert __version__ in done.stdout
-    found = {each["what"]: each for each in json.loads(target.read_text())["findings"]}
-    assert found["backends"]["found"].startswith("gloo")
+    findings = {finding["what"]: finding for finding in json.loads(target.read_text())["findings"]}
+    assert findings["backends"]["found"].startswith("gloo")
     monkeypatch.setattr("thinwire.cli.doctor.native_module", lambda: None)
     monkeypatch.setattr("thinwire.launch.lab.missing", lambda: "emulated hosts need root; run as root")
-    missing = {each.what: each for each in doctor.findings() if each.state == doctor.MISSING}
+    missing = {finding.what: finding for finding in doctor.findings() if finding.state == doctor.MISSING}
     assert set(missing) == {"kernels", "emulated hosts"}
-    assert all(each.advice for each in missing.values())
+    assert all(finding.advice for finding in missing.values())
 
 
 def test_bench_codec_prints_a_table_and_writes_rows(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_run_without_test_nodes_has_no_test_score(tmp_path: Path) -> None:
     graph = graphs.load("synthetic:nodes=300,classes=4")
     split = np.where(graph.split == graphs.TEST, graphs.UNUSED, graph.split).astype(graph.split.dtype)
     write_npz(tmp_path / "graph.npz", replace(graph, split=split))
-    out, target, told = tmp_path / "run", tmp_path / "result.json", tmp_path / "report.json"
+    out, target, reported = tmp_path / "run", tmp_path / "result.json", tmp_path / "report.json"
     words = ["--epochs", "2", "--workers", "1", "--out", str(out), "--json", str(target)]
     done = thinwire("train", "--data", str(tmp_path / "graph.npz"), *words)
     assert done.returncode == 0, done.stderr
@@ -124,8 +124,8 @@ def test_a_run_without_test_nodes_has_no_test_score(tmp_path: Path) -> None:
     result = json.loads(target.read_text())
     assert result["test_score"] is None
     assert 0 <= result["val_score"] <= 1
-    assert thinwire("report", str(out), "--json", str(told)).returncode == 0
-    assert json.loads(told.read_text())["runs"][0]["test_score"] is None
+    assert thinwire("report", str(out), "--json", str(reported)).returncode == 0
+    assert json.loads(reported.read_text())["runs"][0]["test_score"] is None
     assert "0.00%" not in (out / "report.html").read_text()
 
 
@@ -142,6 +142,6 @@ def test_mistakes_are_one_line_and_exit_2(tmp_path: Path, capsys: pytest.Capture
         with pytest.raises(SystemExit) as left:
             main(list(arguments))
         assert left.value.code == 2
-        told = capsys.readouterr().err
-        assert said in " ".join(told.split())
-        assert "Traceback" not in told
+        printed = capsys.readouterr().err
+        assert said in " ".join(printed.split())
+        assert "Traceback" not in printed

@@ -57,8 +57,8 @@ def test_it_goes_with_its_process_or_is_swept(place: Path, number: signal.Signal
         process.kill()
     assert process.returncode in (-number, 128 + number)
     assert len(list(place.iterdir())) == left
-    with scratch_folder("other") as own:
-        assert list(place.iterdir()) == [own]
+    with scratch_folder("other") as other:
+        assert list(place.iterdir()) == [other]
 
 
 def test_only_our_own_are_swept(place: Path) -> None:
@@ -88,9 +88,8 @@ def test_sigterm_under_torchrun_leaves_no_shards(tmp_path: Path) -> None:
             time.sleep(0.05)
         assert list(tmp_path.glob("thinwire-*/shards/manifest.json"))
         job.send_signal(signal.SIGTERM)
-        start = time.monotonic()
-        job.communicate(timeout=60)
-        assert time.monotonic() - start < 28  # torchrun kills after 30
+        said, _ = job.communicate(timeout=60)
+        assert b"SIGKILL" not in said  # which torchrun sends to ranks that do not end within 30 s
     finally:
         job.kill()
     assert not list(tmp_path.glob("thinwire-*"))

@@ -44,8 +44,8 @@ def test_every_method_has_a_help_with_its_own_options_first(name: str, capsys: p
         train_from([name, "--help"])
     assert left.value.code == 0
     shown = capsys.readouterr().out
-    own = [shown.index(f"{dashed(option)} ") for option in options_of(METHODS[name])]
-    assert max(own, default=0) < shown.index("--data ")
+    positions = [shown.index(f"{dashed(option)} ") for option in options_of(METHODS[name])]
+    assert max(positions, default=0) < shown.index("--data ")
     others = {option for kind in METHODS.values() for option in options_of(kind)} - set(options_of(METHODS[name]))
     assert not [option for option in others if f"│ {dashed(option)} " in shown]
 

@@ -4,13 +4,15 @@ from thinwire.bench import batches
 
 
 def test_samplers_and_models_side_by_side() -> None:
-    told: list[float] = []
-    found = batches.run(num_nodes=8000, num_edges=40_000, repeats=1, on_progress=lambda share, what: told.append(share))
-    rows = {(row.what, row.method): row for row in found.rows}
+    shares: list[float] = []
+    result = batches.run(
+        num_nodes=8000, num_edges=40_000, repeats=1, on_progress=lambda share, what: shares.append(share)
+    )
+    rows = {(row.what, row.method): row for row in result.rows}
     assert {"thinwire", "numpy"} <= {method for what, method in rows if what == "sampling"}
     assert [method for what, method in rows if what == "computation"] == ["thinwire", "PyG", "PyG, trimmed"]
     assert rows["sampling", "thinwire"].ratio == rows["computation", "thinwire"].ratio == 1.0
-    assert told == sorted(told)
-    content = found.to_json()
+    assert shares == sorted(shares)
+    content = result.to_json()
     assert content["num_nodes"] == 8000
-    assert len(content["rows"]) == len(found.rows)
+    assert len(content["rows"]) == len(result.rows)

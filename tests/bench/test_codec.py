@@ -57,6 +57,7 @@ def test_each_side_is_measured_on_its_own_and_memcpy_copies_all() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_speed_that_the_project_promises() -> None:
     """One thread, 100,000 x 256, AVX-512: Uniform at 0.4 of memcpy and 15 times its twin, TopK 5 times torch.topk."""
     module = native()

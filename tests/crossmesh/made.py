@@ -43,30 +43,30 @@ def drawn_network(rng: random.Random, world_size: int) -> Network:
 
 def tiles(layout: Layout, whole: Tensor) -> dict[int, Tensor]:
     """What each rank holds; partial sums are the whole's share, so that they add up to it."""
-    found = {}
+    locals_by_rank = {}
     for rank, tile in layout.tiles.items():
-        own = whole.clone()
+        local = whole.clone()
         for dim, ranges in enumerate(tile):
             indices = torch.tensor([index for low, high in ranges for index in range(low, high)], dtype=torch.int64)
-            own = own.index_select(dim, indices)
+            local = local.index_select(dim, indices)
         for axis in layout.partial_axes:
             # 2 x the value from the first, 0 from others but the second's minus 1 x: a sum that needs everybody.
-            at, count = layout.places[rank][axis], layout.mesh_shape[axis]
-            own = own * (1 if count == 1 else 2 if at == 0 else -1 if at == 1 else 0)
-        found[rank] = own
-    return found
+            at, count = layout.coordinates[rank][axis], layout.mesh_shape[axis]
+            local = local * (1 if count == 1 else 2 if at == 0 else -1 if at == 1 else 0)
+        locals_by_rank[rank] = local
+    return locals_by_rank
 
 
 def carried_out(plan: Plan, held: Sequence[dict[int, Tensor]]) -> list[dict[int, Tensor]]:
     """Every rank's tiles after the plan, by tensor. Each route in order, each edge once; nothing else is known."""
     out: list[dict[int, Tensor]] = []
-    for spec, own in zip(plan.tensors, held, strict=True):
-        dtype = next(iter(own.values())).dtype
+    for spec, held_by_rank in zip(plan.tensors, held, strict=True):
+        dtype = next(iter(held_by_rank.values())).dtype
         # What no route fills stays at a value that no tensor has.
         made = {rank: torch.full(region_shape(tile), -77, dtype=dtype) for rank, tile in spec.destination.tiles.items()}
         out.append(made)
-    source = [{rank: local.clone() for rank, local in own.items()} for own in held]
-    summed = [{rank: torch.full_like(local, -99) for rank, local in own.items()} for own in held]
+    source = [{rank: local.clone() for rank, local in held_by_rank.items()} for held_by_rank in held]
+    summed = [{rank: torch.full_like(local, -99) for rank, local in held_by_rank.items()} for held_by_rank in held]
     for reduction in plan.reductions:
         places = plan.tensors[reduction.tensor].source.tiles
         parts = [pack(source[reduction.tensor][rank], places[rank], reduction.region) for rank in reduction.ranks]

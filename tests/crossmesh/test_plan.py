@@ -139,14 +139,14 @@ def test_the_bound_is_true_and_the_search_optimal_on_small_cases() -> None:
         shipments = drawn_shipments(rng)
         best = exhaustive_s(shipments)
         bound = bound_s(shipments)
-        found = balance(shipments)
+        balanced = balance(shipments)
         assert bound <= best * (1 + 1e-9)
-        assert found.makespan_s >= best * (1 - 1e-9)
+        assert balanced.makespan_s >= best * (1 - 1e-9)
         tight += bound >= best * (1 - 1e-4)
-        optimal += found.makespan_s <= best * (1 + 1e-9)
+        optimal += balanced.makespan_s <= best * (1 + 1e-9)
         # The schedule is one: no port is used twice at a time.
         used: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
-        for shipment, sender, start in zip(shipments, found.senders, found.starts_s, strict=True):
+        for shipment, sender, start in zip(shipments, balanced.senders, balanced.starts_s, strict=True):
             for port in shipment.ports(sender):
                 used[port].append((start, start + dict(shipment.seconds)[sender]))
         for spans in used.values():
@@ -164,6 +164,7 @@ def test_alpas_counterexample() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_a_large_plan_takes_seconds() -> None:
     network, source, destination = large()
     begin = time.process_time()

@@ -35,8 +35,8 @@ class Nowhere:
         if source is not None:
             data.fill_(source)
             self.buffers.append(weakref.ref(data))
-            alive = [each for each in (buffer() for buffer in self.buffers) if each is not None]
-            self.most_bytes = max(self.most_bytes, sum(each.nbytes for each in alive))
+            alive = [buffer for reference in self.buffers if (buffer := reference()) is not None]
+            self.most_bytes = max(self.most_bytes, sum(buffer.nbytes for buffer in alive))
         return Arrived(data)
 
 
@@ -44,12 +44,12 @@ def test_a_sum_of_many_ranks_holds_two_parts_at_a_time() -> None:
     size = 16_000
     placements = [Layout((len(RANKS),), RANKS, (word,), (size,)) for word in ("P", "S0")]
     made = plan(*placements, itemsize=4, network=Network.even([0] * len(RANKS)))
-    door, own = Nowhere(), torch.full((size,), float(Nowhere.rank))
-    sums = [each for each in made.reductions if each.at == door.rank]
+    door, local = Nowhere(), torch.full((size,), float(Nowhere.rank))
+    sums = [reduction for reduction in made.reductions if reduction.at == door.rank]
     assert sums
     roles = Roles(
         made,
-        {0: own},
+        {0: local},
         door,  # type: ignore[arg-type]
         dtypes=[torch.float32],
         channels=["x"],
@@ -63,8 +63,8 @@ def test_a_sum_of_many_ranks_holds_two_parts_at_a_time() -> None:
     for role in roles.all()[: len(made.reductions)]:  # sums come first
         role()
     assert len(door.buffers) == len(sums) * (len(RANKS) - 1)
-    assert door.most_bytes <= 2 * max(each.size_bytes for each in sums)
-    for each in sums:
-        (((first, end),),) = each.region
+    assert door.most_bytes <= 2 * max(reduction.size_bytes for reduction in sums)
+    for reduction in sums:
+        (((first, end),),) = reduction.region
         assert roles._summed[0][first:end].tolist() == [float(sum(RANKS))] * (end - first)
-    assert own.tolist() == [float(Nowhere.rank)] * size  # only read
+    assert local.tolist() == [float(Nowhere.rank)] * size  # only read

@@ -57,12 +57,12 @@ def test_ranks_without_a_tensor_and_ranks_in_neither_mesh() -> None:
 
 @pytest.mark.parametrize("strategy", [SEND_RECV, ALLGATHER, BROADCAST])
 def test_the_door_counts_what_the_plan_says(strategy: str) -> None:
-    told = local.run(work.bytes_between_hosts, strategy, workers=4)
-    sent = sum(each[0] for each in told)
-    _, planned, least = told[0]
-    assert sent - planned < 16  # tokens
-    assert least == 64 * 33 * 4
-    assert planned == (2 * least if strategy == SEND_RECV else least)
+    counts = local.run(work.bytes_between_hosts, strategy, workers=4)
+    sent = sum(of_rank.sent for of_rank in counts)
+    of_plan = counts[0]
+    assert sent - of_plan.planned < 16  # tokens
+    assert of_plan.least == 64 * 33 * 4
+    assert of_plan.planned == (2 * of_plan.least if strategy == SEND_RECV else of_plan.least)
 
 
 @pytest.mark.parametrize("placement", ["S0", "P"])
@@ -70,20 +70,20 @@ def test_a_rank_killed_in_the_middle_is_named_with_the_tensor(tmp_path: Path, pl
     with pytest.raises(RankFailed) as failed:
         local.run(work.killed, str(tmp_path), placement, workers=4)
     assert failed.value.rank == 2
-    told = [(tmp_path / str(rank)).read_text() for rank in (0, 1, 3) if (tmp_path / str(rank)).exists()]
-    assert told
-    for words in told:
+    notes = [(tmp_path / str(rank)).read_text() for rank in (0, 1, 3) if (tmp_path / str(rank)).exists()]
+    assert notes
+    for words in notes:
         assert "rank 2" in words
         assert "reshard weights" in words
 
 
 def test_state_dicts_arrive_exactly_or_as_well_as_the_codec_says() -> None:
-    exact = [max(each) for each in zip(*local.run(work.state_dicts, "", workers=6), strict=True)]
+    exact = [max(errors) for errors in zip(*local.run(work.state_dicts, "", workers=6), strict=True)]
     assert exact == [0.0, 0.0, 0.0]
-    eight = [max(each) for each in zip(*local.run(work.state_dicts, "uniform:8", workers=6), strict=True)]
+    eight = [max(errors) for errors in zip(*local.run(work.state_dicts, "uniform:8", workers=6), strict=True)]
     assert all(1e-4 < error < 0.05 for error in eight)
     different = [
-        max(each) for each in zip(*local.run(work.state_dicts, "difference:uniform:8", workers=6), strict=True)
+        max(errors) for errors in zip(*local.run(work.state_dicts, "difference:uniform:8", workers=6), strict=True)
     ]
     assert different[0] == 0.0
     # Steps of the differences' own range, a thousandth of the weights': and they don't add up.
@@ -111,9 +111,9 @@ def test_a_case_runs_and_its_rows_have_what_was_promised(tmp_path: Path) -> None
     assert result.failed is None
     for row in result.to_json()["rows"]:
         assert set(row["problems"]) == {"a", "b"}
-        for each in row["problems"].values():
-            assert each["seconds"] >= each["bound_s"] > 0
-            assert each["predicted_s"] >= each["bound_s"]
+        for problem in row["problems"].values():
+            assert problem["seconds"] >= problem["bound_s"] > 0
+            assert problem["predicted_s"] >= problem["bound_s"]
 
 
 @pytest.mark.parametrize(

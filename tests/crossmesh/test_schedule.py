@@ -125,8 +125,8 @@ def _sendable(made: Schedule, stage: int, done: int) -> set[Receive]:
     moved = True
     while moved:
         moved = False
-        for other, own in enumerate(made.stages):
-            for action in own:
+        for other, actions in enumerate(made.stages):
+            for action in actions:
                 if other == stage or action in ended[other]:
                     continue
                 number = action.microbatch
@@ -134,18 +134,22 @@ def _sendable(made: Schedule, stage: int, done: int) -> set[Receive]:
                     ready = all(action in ended[edge.source] for edge in SKIPS if edge.destination == other)
                 else:
                     back = [ended[edge.destination] for edge in SKIPS if edge.source == other]
-                    ready = all(Action("B", number) in each or Action("I", number) in each for each in back)
+                    ready = all(
+                        Action("B", number) in ended_there or Action("I", number) in ended_there for ended_there in back
+                    )
                 if not (ready or action.kind == "W"):
                     break
                 ended[other].add(action)
                 moved = True
-    found = set()
+    sendable = set()
     for edge in SKIPS:
         if edge.destination == stage:
-            found |= {Receive(edge, True, each.microbatch) for each in ended[edge.source] if each.kind == "F"}
+            sendable |= {Receive(edge, True, action.microbatch) for action in ended[edge.source] if action.kind == "F"}
         if edge.source == stage:
-            found |= {Receive(edge, False, each.microbatch) for each in ended[edge.destination] if each.sends_back}
-    return found
+            sendable |= {
+                Receive(edge, False, action.microbatch) for action in ended[edge.destination] if action.sends_back
+            }
+    return sendable
 
 
 def test_warm_up_under_a_budget() -> None:
@@ -163,9 +167,9 @@ def test_warm_up_under_a_budget() -> None:
 def test_warm_up_takes_no_memory_for_nothing() -> None:
     """Where weight delay hides all there is to hide, 1F1B's depths do as well as eager's."""
     costs = _weighing(chain(4, forward_s=1, backward_s=2, transfer_s=0.25), 100)
-    found = warm_up_under([10_000] * 4, costs, 16)
-    assert found.depths == (4, 3, 2, 1)
-    assert found.timeline.seconds == simulate(schedule.split(schedule.eager_1f1b(4, 16)), costs).seconds == 55.5
+    best = warm_up_under([10_000] * 4, costs, 16)
+    assert best.depths == (4, 3, 2, 1)
+    assert best.timeline.seconds == simulate(schedule.split(schedule.eager_1f1b(4, 16)), costs).seconds == 55.5
 
 
 def test_a_budget_too_small_for_1f1b_says_where() -> None:
@@ -175,4 +179,4 @@ def test_a_budget_too_small_for_1f1b_says_where() -> None:
 
 
 def _weighing(costs: Costs, activation_bytes: int) -> Costs:
-    return replace(costs, stages=tuple(replace(each, activation_bytes=activation_bytes) for each in costs.stages))
+    return replace(costs, stages=tuple(replace(stage, activation_bytes=activation_bytes) for stage in costs.stages))

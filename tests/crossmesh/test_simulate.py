@@ -33,14 +33,14 @@ GOLDEN = {
 @pytest.mark.parametrize("transfer_s", GOLDEN)
 def test_the_golden_table(transfer_s: float) -> None:
     costs = chain(N, forward_s=1, backward_s=2, transfer_s=transfer_s)
-    assert tuple(simulate(each, costs).seconds for each in SCHEDULES.values()) == GOLDEN[transfer_s]
+    assert tuple(simulate(made, costs).seconds for made in SCHEDULES.values()) == GOLDEN[transfer_s]
 
 
 def test_peaks() -> None:
     costs = chain(N, forward_s=1, backward_s=2, transfer_s=1)
     assert simulate(SCHEDULES["1f1b split"], costs).peak_activations == (4, 3, 2, 1)
     assert simulate(SCHEDULES["eager"], costs).peak_activations == (7, 5, 3, 1)
-    heavy = replace(costs, stages=tuple(replace(each, activation_bytes=10) for each in costs.stages))
+    heavy = replace(costs, stages=tuple(replace(stage, activation_bytes=10) for stage in costs.stages))
     assert simulate(SCHEDULES["eager"], heavy).peak_bytes == (70, 50, 30, 10)
 
 
@@ -63,7 +63,8 @@ def test_transfers_meet_at_network_cards() -> None:
     free = simulate(once, Costs((stage,) * 3, wires))
     cards = simulate(once, Costs((stage,) * 3, wires, hosts=(0, 1, 2)))
     arrivals = [
-        {span.wire: span.end_s for span in each.spans if span.kind == "F" and span.wire} for each in (free, cards)
+        {span.wire: span.end_s for span in timeline.spans if span.kind == "F" and span.wire}
+        for timeline in (free, cards)
     ]
     assert arrivals[0] == {"near": 2, "far": 6, "on": 4}
     # `near` and `far` share the way out of the first host, `on` and `far` that into the last: each at half its rate.
@@ -86,7 +87,7 @@ def test_laws(n: int, m: int, data: st.DataObject) -> None:
         seconds = simulate(plain, costs).seconds
         close = 1e-9 + seconds * 1e-9
         # No stage is done sooner than its own work takes; sends that block, and links that are shared, never help.
-        assert seconds >= max(m * (each.forward_s + each.backward_s) for each in stages) - close
+        assert seconds >= max(m * (stage.forward_s + stage.backward_s) for stage in stages) - close
         assert simulate(plain, costs, blocking=True).seconds >= seconds - close
         assert simulate(plain, replace(costs, hosts=tuple(range(n)))).seconds >= seconds - close
         # I's result leaves no later than B's did, and W takes the rest of B's place.
@@ -97,9 +98,9 @@ def test_laws(n: int, m: int, data: st.DataObject) -> None:
 def _check_spans(timeline: Timeline, m: int) -> None:
     """A stage does one thing at a time, and all of it."""
     for stage in range(timeline.num_stages):
-        own = sorted((span.start_s, span.end_s) for span in timeline.spans if span.stage == stage and not span.wire)
-        assert len(own) == (3 if stage else 2) * m
-        assert all(end <= start + 1e-9 for (_, end), (start, _) in pairwise(own))
+        spans_s = sorted((span.start_s, span.end_s) for span in timeline.spans if span.stage == stage and not span.wire)
+        assert len(spans_s) == (3 if stage else 2) * m
+        assert all(end <= start + 1e-9 for (_, end), (start, _) in pairwise(spans_s))
 
 
 def test_picture() -> None:

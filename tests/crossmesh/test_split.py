@@ -30,7 +30,7 @@ def test_equal_to_one_backward() -> None:
     torch.manual_seed(0)
     blocks = nn.Sequential(Block(), Block())
     x, gradient = torch.randn(3, 6, 16), torch.randn(3, 6, 16)
-    found = []
+    gradients = []
     for parts in (1, 2):
         blocks.zero_grad()
         stage = Stage(blocks, ["h"], None, splits=parts == 2)
@@ -40,13 +40,15 @@ def test_equal_to_one_backward() -> None:
             made = stage.backward(0, {"h": gradient})["x"]
         else:
             made = stage.backward_input(0, {"h": gradient})["x"]
-            linear = [each for each in blocks.modules() if isinstance(each, nn.Linear)]
+            linear = [submodule for submodule in blocks.modules() if isinstance(submodule, nn.Linear)]
             assert len(linear) > 4
-            assert all(each.weight.grad is None and (each.bias is None or each.bias.grad is None) for each in linear)
+            assert all(
+                layer.weight.grad is None and (layer.bias is None or layer.bias.grad is None) for layer in linear
+            )
             stage.backward_weight(0)
-        found.append([made, *(each.grad for each in blocks.parameters())])
-    assert len(found[0]) == 1 + 2 * 11
-    for one, two in zip(*found, strict=True):
+        gradients.append([made, *(parameter.grad for parameter in blocks.parameters())])
+    assert len(gradients[0]) == 1 + 2 * 11
+    for one, two in zip(*gradients, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-7)
         assert not two.requires_grad  # nothing is kept behind it
 
@@ -59,7 +61,7 @@ def test_parts_add_up_over_microbatches_in_any_order() -> None:
     for x in batches:
         made = module(x)
         (made["h"].sum() + made["constant"].sum()).backward()
-    expected = {name: each.grad for name, each in module.named_parameters()}
+    expected = {name: parameter.grad for name, parameter in module.named_parameters()}
     module.zero_grad()
     stage = Stage(module, ["h", "constant"], None, splits=True)
     for number, x in enumerate(batches):
@@ -70,9 +72,9 @@ def test_parts_add_up_over_microbatches_in_any_order() -> None:
     assert expected["unused.weight"] is None
     assert module.unused.weight.grad is None
     assert expected["aside"] is not None
-    for name, each in module.named_parameters():
-        if each.grad is not None or expected[name] is not None:
-            torch.testing.assert_close(each.grad, expected[name])
+    for name, parameter in module.named_parameters():
+        if parameter.grad is not None or expected[name] is not None:
+            torch.testing.assert_close(parameter.grad, expected[name])
     assert stage.peak == 3
 
 
@@ -96,7 +98,7 @@ def test_hooks_of_weights_run_once_in_each_backward(when: str) -> None:
         module[3].register_full_backward_hook(lambda *_: seen.append(("module", torch.zeros(()))))
 
     x, gradient = torch.randn(4, 8), torch.randn(4, 8)
-    found = []
+    gradients = []
     for splits in (False, True):
         torch.manual_seed(0)
         module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 8))
@@ -119,8 +121,10 @@ def test_hooks_of_weights_run_once_in_each_backward(when: str) -> None:
         # A module's own are for those that are there in its forward.
         names = ["module", "bias", "weight"] if when != "after" else ["bias", "weight"]
         assert sorted(name for name, _ in seen) == sorted(2 * names)
-        found.append([*made, *(each.grad for each in module.parameters()), *(each for _, each in seen)])
-    for one, two in zip(*found, strict=True):
+        gradients.append(
+            [*made, *(parameter.grad for parameter in module.parameters()), *(parameter for _, parameter in seen)]
+        )
+    for one, two in zip(*gradients, strict=True):
         torch.testing.assert_close(one, two)
 
 
@@ -140,9 +144,9 @@ def test_an_input_that_nothing_depends_on_gets_zeros() -> None:
     stage = Stage(Ignores(module), ["h"], None, splits=True)
     a, b = torch.randn(2, 4, requires_grad=True), torch.randn(2, 4, requires_grad=True)
     stage.forward(0, {"a": a, "b": b}, {}, None, 1.0)
-    found = stage.backward_input(0, {"h": torch.ones(2, 4)})
-    assert found["a"].abs().sum() > 0
-    torch.testing.assert_close(found["b"], torch.zeros(2, 4))
+    input_gradients = stage.backward_input(0, {"h": torch.ones(2, 4)})
+    assert input_gradients["a"].abs().sum() > 0
+    torch.testing.assert_close(input_gradients["b"], torch.zeros(2, 4))
 
 
 class Ignores(nn.Module):
@@ -182,23 +186,23 @@ def test_what_is_no_parameter_or_frozen_or_in_another_thread_is_not_deferred() -
             nn.Linear(4, 5)(x)
     rest.finish()
     assert frozen.weight.grad is None
-    own = nn.Linear(4, 5)
-    own(x).sum().backward()  # outside: as ever
-    assert own.weight.grad is not None
+    later = nn.Linear(4, 5)
+    later(x).sum().backward()  # outside: as ever
+    assert later.weight.grad is not None
 
 
 def test_what_follows_a_linear_layer_may_work_in_place() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 4))
     x, gradient = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
-    found = []
+    gradients = []
     for splits in (False, True):
         module.zero_grad()
         stage = Stage(module, ["h"], None, splits=splits)
         stage.forward(0, {"x": x.clone().requires_grad_()}, {}, None, 1.0)
         made = stage.backward(0, {"h": gradient})["x"]
-        found.append([made, *(each.grad for each in module.parameters())])
-    for one, two in zip(*found, strict=True):
+        gradients.append([made, *(parameter.grad for parameter in module.parameters())])
+    for one, two in zip(*gradients, strict=True):
         torch.testing.assert_close(one, two)
 
 

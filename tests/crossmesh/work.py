@@ -6,7 +6,7 @@ import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -43,22 +43,22 @@ def random_plans(seed: int, count: int) -> int:
             spec = TensorSpec("x", source, destination, dtype.itemsize)
             made = plan_all((spec,), even, rng.choice([*STRATEGIES, AUTO]), rng.choice((16, 256, 1 << 20)))
             whole = torch.randint(0, 100, shape, generator=torch.Generator().manual_seed(number)).to(dtype)
-            own = tiles(source, whole).get(door.rank)
-            before = None if own is None else own.clone()
+            local = tiles(source, whole).get(door.rank)
+            before = None if local is None else local.clone()
             turned = rng.random() < 0.5
-            if own is not None and own.dim() > 1 and turned:
-                own = own.transpose(0, 1).contiguous().transpose(0, 1)  # not contiguous
-            handle = start(made, own, door, dtype=dtype)
-            handles.append((handle, own, before, tiles(destination, whole).get(door.rank)))
+            if local is not None and local.dim() > 1 and turned:
+                local = local.transpose(0, 1).contiguous().transpose(0, 1)  # not contiguous
+            handle = start(made, local, door, dtype=dtype)
+            handles.append((handle, local, before, tiles(destination, whole).get(door.rank)))
             if len(handles) == 3:  # three calls under way at a time
-                for handle, own, before, expected in handles:
+                for handle, local, before, expected in handles:
                     out = handle.wait()
                     assert (out is None) == (expected is None)
                     if out is not None and expected is not None:
                         assert out.dtype == expected.dtype
                         assert torch.equal(out, expected)
-                    if own is not None and before is not None:
-                        assert torch.equal(own, before), "the source was changed"
+                    if local is not None and before is not None:
+                        assert torch.equal(local, before), "the source was changed"
                 handles = []
             moved += bool(made.routes)
     return moved
@@ -123,7 +123,7 @@ def any_plans(seed: int, count: int) -> tuple[int, int]:
     return done, most
 
 
-def dtensors() -> dict[str, Any]:
+def dtensors() -> dict[str, bool]:
     """DTensor's own full_tensor is the judge. Four ranks."""
     meshes = {
         "left": DeviceMesh("cpu", [0, 1]),
@@ -133,7 +133,7 @@ def dtensors() -> dict[str, Any]:
         "one": DeviceMesh("cpu", [3]),
         "reversed": DeviceMesh("cpu", [3, 2, 1, 0]),
     }
-    results: dict[str, Any] = {}
+    results: dict[str, bool] = {}
     whole = torch.arange(7 * 6, dtype=torch.float32).view(7, 6)
     cases: list[tuple[str, list[Placement], str, list[Placement]]] = [
         ("left", [Shard(0)], "right", [Shard(0)]),  # same placements elsewhere: DTensor would leave it
@@ -200,14 +200,14 @@ def gradients() -> bool:
             distribute_in_vain(plain.grad, left, list(placements))
     # Partial sums: reduced on the way, and the whole gradient comes back to each.
     size = 4 if dist.get_rank() < 2 else 0  # no values outside the mesh
-    own = torch.full((size,), float(dist.get_rank() + 1), requires_grad=True)
-    partial = DTensor.from_local(own, left, [Partial()], run_check=False, shape=torch.Size((4,)), stride=(1,))
+    local = torch.full((size,), float(dist.get_rank() + 1), requires_grad=True)
+    partial = DTensor.from_local(local, left, [Partial()], run_check=False, shape=torch.Size((4,)), stride=(1,))
     out = crossmesh.reshard(partial, square, [Shard(0), Shard(0)])
     assert torch.equal(out.to_local().detach(), torch.tensor([3.0]))
     (out.to_local() * 2).sum().backward()
     if dist.get_rank() < 2:
-        assert own.grad is not None
-        assert torch.equal(own.grad, torch.full((4,), 2.0))
+        assert local.grad is not None
+        assert torch.equal(local.grad, torch.full((4,), 2.0))
     crossmesh.close()
     return True
 
@@ -217,17 +217,17 @@ def reductions() -> bool:
     left, right = DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [2, 3])
     size = 6 if dist.get_rank() < 2 else 0
     for how, expected in {"sum": 3.0, "avg": 1.5, "max": 2.0, "min": 1.0}.items():
-        own = torch.full((size,), dist.get_rank() + 1.0)
+        local = torch.full((size,), dist.get_rank() + 1.0)
         options: dict[str, Any] = {"run_check": False, "shape": torch.Size((6,)), "stride": (1,)}
-        out = crossmesh.reshard(DTensor.from_local(own, left, [Partial(how)], **options), right, [Shard(0)])
+        out = crossmesh.reshard(DTensor.from_local(local, left, [Partial(how)], **options), right, [Shard(0)])
         assert out.to_local().tolist() == [expected] * (3 if dist.get_rank() > 1 else 0)
-    own = torch.full((size,), dist.get_rank() + 1.0, requires_grad=True)
-    out = crossmesh.reshard(DTensor.from_local(own, left, [Partial("avg")], **options), right, [Shard(0)])
+    local = torch.full((size,), dist.get_rank() + 1.0, requires_grad=True)
+    out = crossmesh.reshard(DTensor.from_local(local, left, [Partial("avg")], **options), right, [Shard(0)])
     out.to_local().sum().backward()
-    assert own.grad is not None
-    assert own.grad.tolist() == [0.5] * size
+    assert local.grad is not None
+    assert local.grad.tolist() == [0.5] * size
     with pytest.raises(ValueError, match="no gradient here"):
-        crossmesh.reshard(DTensor.from_local(own, left, [Partial("max")], **options), right, [Shard(0)])
+        crossmesh.reshard(DTensor.from_local(local, left, [Partial("max")], **options), right, [Shard(0)])
     # Closed and opened again: nobody takes the old door's goodbyes for the new one's.
     crossmesh.close()
     dist.barrier()
@@ -305,32 +305,39 @@ def killed(folder: str, placement: str) -> None:
             source = Layout((2,), (0, 1), ("S0",), (1 << 22,))
             destination = Layout((2,), (2, 3), ("R",), (1 << 22,))
         made = plan(source, destination, itemsize=4, network=Network.even([0, 0, 1, 1]), name="weights")
-        own = torch.zeros(1 << 21) if door.rank in source.ranks else None
-        start(made, own, door, name="weights", dtype=torch.float32).wait()
+        local = torch.zeros(1 << 21) if door.rank in source.ranks else None
+        start(made, local, door, name="weights", dtype=torch.float32).wait()
         if door.rank == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         try:
             for _ in range(3):
-                start(made, own, door, name="weights", dtype=torch.float32).wait()
+                start(made, local, door, name="weights", dtype=torch.float32).wait()
         except PeerLost as error:
             (Path(folder) / str(door.rank)).write_text(str(error))
             raise
 
 
-def bytes_between_hosts(strategy: str) -> tuple[int, int, int]:
-    """Of this rank: bytes sent to other hosts by the door's books; what the plan says of all, and the least."""
+class HostBytes(NamedTuple):
+    """Bytes between hosts: this rank's by the door's books; all that the plan says, and the least that any could."""
+
+    sent: int
+    planned: int
+    least: int
+
+
+def bytes_between_hosts(strategy: str) -> HostBytes:
     hosts = [0, 0, 1, 1]
     with Door() as door:
         source = Layout((2,), (0, 1), ("S0",), (64, 33))
         destination = Layout((2,), (2, 3), ("R",), (64, 33))
         made = plan(source, destination, itemsize=4, network=Network.even(hosts), strategy=strategy)
         door.books.take()
-        own = torch.ones(32, 33) if door.rank < 2 else None
-        start(made, own, door, dtype=torch.float32).wait()
+        local = torch.ones(32, 33) if door.rank < 2 else None
+        start(made, local, door, dtype=torch.float32).wait()
         sent = 0
         for book in door.books.take().values():
             sent += sum(size for peer, size in book.bytes_to.items() if hosts[peer] != hosts[door.rank])
-        return sent, made.host_bytes, made.least_host_bytes
+        return HostBytes(sent, made.host_bytes, made.least_host_bytes)
 
 
 def state_dicts(codec: str) -> list[float]:

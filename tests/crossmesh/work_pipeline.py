@@ -5,8 +5,9 @@ import random
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ from thinwire.crossmesh.pipelines.edges import Edge, Kind, StageRanks
 from thinwire.crossmesh.pipelines.profiling import profile
 from thinwire.crossmesh.pipelines.run import Pipeline
 from thinwire.crossmesh.pipelines.schedule import Action, Schedule
-from thinwire.crossmesh.pipelines.simulator import chain, simulate
+from thinwire.crossmesh.pipelines.simulator import Costs, chain, simulate
 from thinwire.links import Door, PeerLost
 
 WIDTH, CLASSES = 16, 5
@@ -117,7 +118,7 @@ def batch(rows: int, step: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:
-    return {name: each.grad.clone() for name, each in module.named_parameters() if each.grad is not None}
+    return {name: parameter.grad.clone() for name, parameter in module.named_parameters() if parameter.grad is not None}
 
 
 def whole(kind: str, rows: int, n: int = 4) -> tuple[float, list[dict[str, Tensor]]]:
@@ -130,52 +131,64 @@ def whole(kind: str, rows: int, n: int = 4) -> tuple[float, list[dict[str, Tenso
     return loss.item(), [gradients(stage) for stage in stages]
 
 
+@dataclass(frozen=True)
+class Case:
+    """A schedule, and whether its sends wait until they are received."""
+
+    schedule: Schedule
+    blocking: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a rank's stage did: losses by step, gradients of the last one, bytes by channel."""
+
+    stage: int
+    losses: list[float | None]
+    gradients: dict[str, Tensor]
+    peak_activations: int
+    bytes_sent: dict[str, int]
+
+
 def run(
     kind: str,
     ranks: Sequence[StageRanks | Sequence[int]],
-    schedules: Mapping[str, Schedule],
+    cases: Mapping[str, Case],
     rows: int,
     steps: int,
-) -> dict[str, Any]:
-    """By schedule: the stage, its losses and gradients of the last step, peak activations and bytes by channel."""
-    found = {}
+) -> dict[str, Outcome]:
+    """By case: what came of some steps."""
+    outcomes = {}
     with Door(limit_s=20) as door:
-        for name, chosen in schedules.items():
+        for name, case in cases.items():
             stages = unet_stages() if kind == "unet" else plain_stages(len(ranks))
-            own = next(number for number, each in enumerate(ranks) if door.rank in _numbers(each))
+            mine = next(number for number, stage in enumerate(ranks) if door.rank in _numbers(stage))
             with Pipeline(
-                stages[own],
+                stages[mine],
                 ranks,
-                chosen,
+                case.schedule,
                 door,
                 loss=nn.functional.cross_entropy,
                 edges=SKIPS if kind == "unet" else None,
-                blocking=name.endswith("blocking"),
+                blocking=case.blocking,
             ) as pipe:
                 door.books.take()
                 losses = []
                 for _ in range(steps):
-                    stages[own].zero_grad()
+                    stages[mine].zero_grad()
                     x, y = batch(rows)
-                    last = own == len(ranks) - 1
-                    loss = pipe.step(x if own == 0 else None, y if last else None)
+                    last = mine == len(ranks) - 1
+                    loss = pipe.step(x if mine == 0 else None, y if last else None)
                     losses.append(None if loss is None else loss.item())
                 sent = {channel: book.bytes_sent for channel, book in door.books.take().items()}
-                found[name] = {
-                    "stage": own,
-                    "losses": losses,
-                    "gradients": gradients(stages[own]),
-                    "peak": pipe.peak_activations,
-                    "bytes": sent,
-                    "spans": pipe.spans,
-                }
-    return found
+                outcomes[name] = Outcome(mine, losses, gradients(stages[mine]), pipe.peak_activations, sent)
+    return outcomes
 
 
 def any_schedule(n: int, m: int, seed: int) -> Schedule:
     """One of all that can run: ready actions at random, micro-batches in any order, W anywhere behind its I."""
     chance = random.Random(seed)
-    own: list[list[Action]] = [[] for _ in range(n)]
+    actions: list[list[Action]] = [[] for _ in range(n)]
     halves = [chance.random() < 0.5 for _ in range(n)]
     waiting = {(stage, number, "F") for stage in range(n) for number in range(m)}
     done: set[tuple[int, int, str]] = set()
@@ -190,12 +203,12 @@ def any_schedule(n: int, m: int, seed: int) -> Schedule:
         stage, number, kind = chance.choice(ready)
         waiting.remove((stage, number, kind))
         done.add((stage, number, kind))
-        own[stage].append(Action(kind, number))
+        actions[stage].append(Action(kind, number))
         if kind == "F":
             waiting.add((stage, number, "I" if halves[stage] and stage else "B"))
         elif kind == "I":
             waiting.add((stage, number, "W"))
-    return Schedule(tuple(map(tuple, own)))
+    return Schedule(tuple(map(tuple, actions)))
 
 
 def _numbers(stage: StageRanks | Sequence[int]) -> Sequence[int]:
@@ -225,18 +238,18 @@ def tied() -> list[tuple[Tensor, Tensor]]:
     for _ in range(2):
         made = first(x).mean(dim=1) @ first.embedding.weight.T
         nn.functional.cross_entropy(made, y).backward()
-    expected = [_gradient(each) for each in (first.embedding.weight, first.block.up.weight)]
+    expected = [_gradient(weight) for weight in (first.embedding.weight, first.block.up.weight)]
     first.zero_grad()
-    own: nn.Module = last if dist.get_rank() else first
+    mine: nn.Module = last if dist.get_rank() else first
     with Door(limit_s=20) as door:
         chosen = schedule.split(schedule.one_f_one_b(2, 3))
         tie = [{0: "embedding.weight", 1: "out.weight"}]
-        with Pipeline(own, [(0,), (1, 2)], chosen, door, loss=nn.functional.cross_entropy, tied=tie) as pipe:
+        with Pipeline(mine, [(0,), (1, 2)], chosen, door, loss=nn.functional.cross_entropy, tied=tie) as pipe:
             for _ in range(2):
                 pipe.step(x if door.rank == 0 else None, y if door.rank else None)
     assert last.unused.weight.grad is None
     weights = [last.out.weight] if dist.get_rank() else [first.embedding.weight, first.block.up.weight]
-    return [(_gradient(each), one) for each, one in zip(weights, expected, strict=False)]
+    return [(_gradient(weight), one) for weight, one in zip(weights, expected, strict=False)]
 
 
 def _gradient(weight: Tensor) -> Tensor:
@@ -299,36 +312,41 @@ def paced() -> tuple[float, float]:
     return seconds, simulate(chosen, chain(2, forward_s=0.02, backward_s=0.04, transfer_s=0)).seconds
 
 
-def by_torch(schedules: Mapping[str, Schedule], rows: int) -> dict[str, Any]:
-    found = {}
+def by_torch(schedules: Mapping[str, Schedule], rows: int) -> dict[str, dict[str, Tensor]]:
+    gradients_by_schedule = {}
     x, y = batch(rows)
     for name, chosen in schedules.items():
-        own = plain_stages(4)[dist.get_rank()]
-        stage = PipelineStage(own, dist.get_rank(), 4, torch.device("cpu"))
+        mine = plain_stages(4)[dist.get_rank()]
+        stage = PipelineStage(mine, dist.get_rank(), 4, torch.device("cpu"))
         runtime = torch_schedules.runtime(chosen, stage, nn.functional.cross_entropy)
         runtime.step(*([x] if dist.get_rank() == 0 else []), target=y if dist.get_rank() == 3 else None)
-        found[name] = gradients(own)
-    return found
+        gradients_by_schedule[name] = gradients(mine)
+    return gradients_by_schedule
 
 
-def profiled() -> tuple[Any, ...]:
+class Profiled(NamedTuple):
+    costs: Costs
+    activation_bytes: int | None
+
+
+def profiled() -> Profiled:
     """Costs as this rank knows them, of stages of one, two and one ranks, and what its own stage keeps in the end."""
-    own = {0: 0, 1: 1, 2: 1, 3: 2}[dist.get_rank()]
+    mine = {0: 0, 1: 1, 2: 1, 3: 2}[dist.get_rank()]
     pace = {"F": 0.02, "B": 0.05, "I": 0.03, "W": 0.02}
     x, y = batch(12)
     with Door(limit_s=20) as door:
         plans = [schedule.one_f_one_b(3, 3), schedule.split(schedule.one_f_one_b(3, 3))]
         pipes = []
-        for each in plans:
-            stage = plain_stages(3)[own]
+        for plan in plans:
+            stage = plain_stages(3)[mine]
             loss = nn.functional.cross_entropy
-            pipes.append(Pipeline(stage, [(0,), (1, 2), (3,)], each, door, loss=loss, least_s=pace))
+            pipes.append(Pipeline(stage, [(0,), (1, 2), (3,)], plan, door, loss=loss, least_s=pace))
             for _ in range(2):
-                pipes[-1].step(x if own == 0 else None, y if own == 2 else None)
-        found = profile(pipes, door, hosts=(0, 1, 2))
+                pipes[-1].step(x if mine == 0 else None, y if mine == 2 else None)
+        costs = profile(pipes, door, hosts=(0, 1, 2))
         for pipe in pipes:
             pipe.close()
-    return found, pipes[0].activation_bytes
+    return Profiled(costs, pipes[0].activation_bytes)
 
 
 def receipts(late_s: float) -> dict[bool, float]:

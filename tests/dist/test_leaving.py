@@ -44,11 +44,11 @@ def job(words: list[str], ranks: int) -> list[subprocess.Popen[str]]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
-    own = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    rank_environment = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return [
         subprocess.Popen(
             [sys.executable, *words],
-            env=environment(**own, RANK=str(rank), LOCAL_RANK=str(rank)),
+            env=environment(**rank_environment, RANK=str(rank), LOCAL_RANK=str(rank)),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -100,13 +100,13 @@ def listening_addresses() -> list[str]:
             continue
         if target.startswith("socket:["):
             inodes.add(target[8:-1])
-    found = []
+    addresses = []
     for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == "0A" and fields[9] in inodes:
-                found.append(fields[1].split(":")[0])
-    return found
+                addresses.append(fields[1].split(":")[0])
+    return addresses
 
 
 def every_collective() -> dict[str, object]:
@@ -303,12 +303,12 @@ def mismatched_sizes(limit_s: float) -> str:
 def small_kinds() -> list[object]:
     """Every type travels as bytes, small and large; mistakes are the caller's own, at once."""
     n, me = dist.get_world_size(), dist.get_rank()
-    found: list[object] = []
+    received: list[object] = []
     with Door() as door:
         for dtype in (torch.int16, torch.bfloat16, torch.float8_e4m3fn):
             for size in (3, 5000):
                 x = torch.full((size,), float(me + 1)).to(dtype)
-                found.append(float(door.broadcast(x, 0, channel="test").wait().float().max()))
+                received.append(float(door.broadcast(x, 0, channel="test").wait().float().max()))
         for wrong in (
             lambda: door.broadcast(torch.zeros(4, 4).t(), 0, channel="test"),
             lambda: door.broadcast(torch.zeros(4), n, channel="test"),
@@ -318,8 +318,8 @@ def small_kinds() -> list[object]:
             try:
                 wrong()
             except ValueError as error:
-                found.append(str(error))
-    return found
+                received.append(str(error))
+    return received
 
 
 def bytes_by_address(collective: str, size: int) -> tuple[dict[int, int], dict[int, int]]:
@@ -337,10 +337,10 @@ def bytes_by_address(collective: str, size: int) -> tuple[dict[int, int], dict[i
 
 def _sent_by_address() -> dict[int, int]:
     shown = subprocess.run(["ss", "-tinH"], capture_output=True, text=True, check=True).stdout
-    found: dict[int, int] = {}
+    bytes_to: dict[int, int] = {}
     for peer, sent in re.findall(r"10\.77\.0\.(\d+)\]?:\d+ *\n[^\n]*bytes_sent:(\d+)", shown):
-        found[int(peer) - 1] = found.get(int(peer) - 1, 0) + int(sent)
-    return found
+        bytes_to[int(peer) - 1] = bytes_to.get(int(peer) - 1, 0) + int(sent)
+    return bytes_to
 
 
 def exchange_content(size: int, repeats: int, folder: str) -> list[float]:

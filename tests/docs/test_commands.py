@@ -5,23 +5,39 @@ Commands on emulated hosts run where they are possible; those and long ones are 
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.docs.pages import BLOCKS, ROOT, of_page, pages_with
+from tests.docs.pages import BLOCKS, FILES, ROOT, of_page, pages_with
 from thinwire import graphs
 from thinwire.cli import main
-from thinwire.cli.commands import parsed
+from thinwire.cli.commands import COMMANDS, PLANS, parsed
+from thinwire.fullgraph.methods import METHODS
 from thinwire.graphs.files import write_npz
 from thinwire.launch import lab
 from thinwire.prediction import even
 
 GRAPH = "synthetic:nodes=1000,classes=4,features=16"
+# A command within a sentence or a table, and what may stand there for a reader's own values.
+WITHIN_TEXT = re.compile(r"`((?:thinwire|torchrun)\s[^`]+)`")
+VALUES = {
+    "METHOD": "sylvie",
+    "FILE": "file",
+    "RUN": "run",
+    "[RUN...]": "run",
+    "NAME": "sign",
+    "ALPHA": "0.1",
+    "R": "1gbit",
+    "S": "1",
+}
 # Of a few seconds together; other pages' commands are slow.
 QUICK = {"docs/graphs.md", "docs/crossmesh.md", "docs/codecs.md"}
 
@@ -69,9 +85,9 @@ def emulates(words: list[str]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the commands of a page find: a graph in three forms, the same in parts, measured wires."""
-    tmp_path = tmp_path_factory.mktemp("found")
+    tmp_path = tmp_path_factory.mktemp("files")
     graph = graphs.load(GRAPH)
     write_npz(tmp_path / "graph.npz", graph)
     np.savetxt(tmp_path / "edges.csv", graph.edge_index.T, fmt="%d", delimiter=",", header="source,target", comments="")
@@ -85,8 +101,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(found: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(found, tmp_path, dirs_exist_ok=True)
+def folder(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -109,6 +125,33 @@ def test_commands_are_read(page: str) -> None:
                 parsed(called)
             elif not block.not_run:
                 check_other(words)
+
+
+def commands_within(file: Path) -> list[str]:
+    """Those between the blocks of a page, but for ones that are cut short (`...`, an option without its value)."""
+    text = re.sub(r"(?ms)^```.*?^```$", "", file.read_text())
+    commands = (" ".join(command.split()) for command in WITHIN_TEXT.findall(text))
+    return [command for command in commands if " ..." not in command and not re.search(r" --\S+$", command)]
+
+
+NOW = [file for file in (*FILES, ROOT / "CHANGELOG.md") if file.name != "log.md"]  # the log keeps its old words
+
+
+@pytest.mark.parametrize("file", [file for file in NOW if commands_within(file)], ids=lambda file: file.name)
+def test_commands_within_sentences_are_read(file: Path) -> None:
+    for command in commands_within(file):
+        words = thinwire_words([VALUES.get(word, word) for word in shlex.split(command)])
+        assert words is not None, command
+        if words[0] not in COMMANDS or not set(words[1:]) <= set(PLANS):  # more than a command's name
+            parsed(words)
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if fields(method)])
+def test_a_method_s_options_stand_below_its_name(name: str) -> None:
+    section = (ROOT / "docs" / "fullgraph.md").read_text().split(f"\n### {name}\n")[1].split("\n### ")[0]
+    for field in fields(METHODS[name]):
+        default = f" {field.default}`" if isinstance(field.default, int | float) else ""
+        assert f"| `--{field.name.replace('_', '-')}{default or ' '}" in section, f"{field.name}{default}"
 
 
 def check_other(words: list[str]) -> None:

@@ -161,6 +161,19 @@ class Attends(nn.Module):
         return out
 
 
+class Scaled(nn.Module):
+    """LayerScale: what attention adds is almost nothing at first."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.attention = Attends()
+        self.scale = nn.Parameter(torch.full((H,), scale))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.scale * self.attention(x)
+        return out
+
+
 class Sub(nn.Module):
     """What is done is given as a function."""
 
@@ -212,6 +225,7 @@ WRONG: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "sort": (lambda: Wrong(Sub(lambda _, x: x.sort(0).values)), "between (Sub) gives other rows"),
     "pooling": (lambda: Wrong(Sub(lambda _, x: x + pyg.global_max_pool(x, None))), "between (Sub) gives other rows"),
     "closed gate": (lambda: Wrong(Sub(lambda m, x: x + m.gate * x.mean(0))), "between (Sub) gives other rows"),
+    "gate almost closed": (lambda: Wrong(Scaled(1e-5)), "between.attention.attention (MultiheadAttention) gives"),
     "state": (lambda: Wrong(Sub(remembers)), "between (Sub) gives other rows"),
     "statistics": (lambda: Wrong(Sub(runs_along)), "its buffer between.mean"),
     "noise": (lambda: Wrong(Sub(lambda _, x: x + torch.randn_like(x))), "draws random numbers of its own"),

@@ -94,13 +94,13 @@ def test_traced_errors_are_what_decoding_adds() -> None:
     late = early + 0.1
     for epoch, rows in enumerate((early, early, late, late)):
         trace.going(rows, epoch)
-    found = trace.errors((0, 1, 4, 32))
+    errors = trace.errors((0, 1, 4, 32))
     draws = torch.stack([Uniform(4).decode(Uniform(4).encode(late, seed=s), late.shape, seed=s) for s in range(400)])
     measured = (draws - late).square().sum(dim=2).mean(dim=0)
-    torch.testing.assert_close(found[:, 2], measured, rtol=0.1, atol=0)
+    torch.testing.assert_close(errors[:, 2], measured, rtol=0.1, atol=0)
     lag = variances(late, (FIRST_BITS,))[:, 0] + 64 * 0.01 * 5 * 4  # of five rows, in four epochs, all one way
-    torch.testing.assert_close(found[:, 0], lag, rtol=1e-4, atol=0)
-    assert torch.equal(found[:, 3], torch.zeros(5))
+    torch.testing.assert_close(errors[:, 0], lag, rtol=1e-4, atol=0)
+    assert torch.equal(errors[:, 3], torch.zeros(5))
 
 
 def test_weights_of_messages_are_sums_over_the_rows_that_read_them() -> None:
@@ -135,14 +135,14 @@ def test_assigned_obeyed_and_learnt() -> None:
     assert [record["from_epoch"] for record in adaqp.records] == [4, 8, 12]
     for case_number in range(len(cases)):
         for other in ranks[1:]:
-            told = [record["messages"] for record in other[case_number].records]
-            assert told == [record["messages"] for record in first[case_number].records]
+            messages = [record["messages"] for record in other[case_number].records]
+            assert messages == [record["messages"] for record in first[case_number].records]
     for channel, width in (("convs.1.forward", 16), ("convs.2.backward", 4)):
-        rows = sum(each[0].send_rows if "forward" in channel else each[0].halo_rows for each in ranks)
+        rows = sum(result[0].send_rows if "forward" in channel else result[0].halo_rows for result in ranks)
         predicted = [next(m for m in r["messages"] if m["channel"] == channel) for r in adaqp.records[:2]]
         # Epochs 0 to 3 at 8 bits; then as predicted for each period, refreshing included.
         expected = 4 * rows * (width + 4) + 4 * sum(entry["predicted_bytes"] for entry in predicted)
-        assert sum(each[0].bytes_to[channel] for each in ranks) == pytest.approx(expected, abs=16)
+        assert sum(result[0].bytes_to[channel] for result in ranks) == pytest.approx(expected, abs=16)
         assert all(sum(entry["rows_at_bits"].values()) == rows for entry in predicted)
         assert all(0 <= entry["gap"] < 0.02 for entry in predicted)
     # A host whose wires are ten times slower gets thinner messages.
@@ -158,28 +158,22 @@ def test_assigned_obeyed_and_learnt() -> None:
 
 def test_edges() -> None:
     """A pair without shared rows, a part without central rows, one without marginal ones, nodes that are all alike."""
+    method = AdaQP(assign_every=2, sync_every=2)
+    usual = Case(DATA, "sage", epochs=6, method=method, lr=0.1)
     cases = [
-        Case(
-            DATA.replace("degree=10", "degree=40") if more == "" else DATA,
-            kind,
-            more,
-            epochs=6,
-            method=parse(f"adaqp --assign-every 2 --sync-every 2 --assign {rule}", METHODS),
-            lr=0.1,
-        )
-        for kind, more, rule in (
-            ("gcn", "chain", "trade"),
-            ("sage", "chain", "hide"),
-            ("sage", "alone", "trade"),
-            ("gat", "alone", "trade"),
-            ("sage", "constant", "trade"),
-            ("gat", "", "random"),
-        )
+        replace(usual, kind="gcn", more=("chain",)),
+        replace(usual, more=("chain",), method=replace(method, assign="hide")),
+        replace(usual, more=("alone",)),
+        replace(usual, kind="gat", more=("alone",)),
+        replace(usual, more=("constant",)),
+        replace(
+            usual, data=DATA.replace("degree=10", "degree=40"), kind="gat", method=replace(method, assign="random")
+        ),
     ]
     ranks = launch.run(work.on_shards, cases, workers=3)
-    for found in ranks[0]:
-        assert torch.isfinite(found.losses).all()
-        assert len(found.records) == 3
+    for result in ranks[0]:
+        assert torch.isfinite(result.losses).all()
+        assert len(result.records) == 3
     chain, alone, dense = ranks[0][0], ranks[2][3], ranks[0][5]
     assert all(message["bytes_from_to"][0][2] == 0 for message in chain.records[0]["messages"])
     assert 0 < alone.owned == alone.central
@@ -197,10 +191,10 @@ def test_constant_rows_cost_nothing_and_get_the_fewest_bytes() -> None:
 
 
 def test_one_worker_has_nothing_to_assign() -> None:
-    (found,) = launch.run(work.on_shards, [Case(DATA, "sage", epochs=6, method=METHOD)], workers=1)[0]
-    exact = work.in_one(Case(DATA, "sage", epochs=6))[0]
-    torch.testing.assert_close(found.losses, exact, rtol=1e-5, atol=0)
-    assert not found.records
+    (result,) = launch.run(work.on_shards, [Case(DATA, "sage", epochs=6, method=METHOD)], workers=1)[0]
+    exact = work.in_one(Case(DATA, "sage", epochs=6)).losses
+    torch.testing.assert_close(result.losses, exact, rtol=1e-5, atol=0)
+    assert not result.records
 
 
 def test_resumed_in_the_middle_of_a_period_the_losses_are_the_same_bits(tmp_path: Path) -> None:
@@ -224,15 +218,15 @@ def test_resumed_in_the_middle_of_a_period_the_losses_are_the_same_bits(tmp_path
     # Rows are remembered in epoch 14 and looked at in 17.
     todo = [whole]
     for number, stop in enumerate((15, 18)):
-        first = replace(whole, epochs=stop, out=str(tmp_path / f"part{number}"))
-        todo += [first, replace(first, epochs=22, resume=True)]
+        begun = replace(whole, epochs=stop, out=str(tmp_path / f"part{number}"))
+        todo += [begun, replace(begun, epochs=22, resume=True)]
     # Without a profile the wires are measured, once: a checkpoint from before the first choice of bits has them.
-    own = replace(whole, profile="", out=str(tmp_path / "own"), method=AdaQP(assign_every=18, sync_every=6))
-    todo += [own, replace(own, resume=True, resume_epoch="15")]
-    *found, first, again = launch.run(work.jobs, todo, workers=2)[0]
-    for part in found[1:]:
-        assert part == found[0][: len(part)]
-    assert len(found[2]) == len(found[4]) == 22
+    measured_here = replace(whole, profile="", out=str(tmp_path / "own"), method=AdaQP(assign_every=18, sync_every=6))
+    todo += [measured_here, replace(measured_here, resume=True, resume_epoch="15")]
+    *losses, first, again = launch.run(work.jobs, todo, workers=2)[0]
+    for part in losses[1:]:
+        assert part == losses[0][: len(part)]
+    assert len(losses[2]) == len(losses[4]) == 22
     assert first == again
     plans = [json.loads((tmp_path / "part0" / f"plan.{number}.json").read_text()) for number in (1, 2, 3)]
     assert [plan["from_epoch"] for plan in plans] == [6, 12, 18]

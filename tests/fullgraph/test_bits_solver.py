@@ -43,7 +43,7 @@ def solved_by_highs(
     marks: tuple[int, int],
 ) -> float:
     """The same objective as a mixed integer program."""
-    used = [number for number, each in enumerate(variances) if len(each)]
+    used = [number for number, variance in enumerate(variances) if len(variance)]
     worse, better = (sum(float(variances[number][:, mark].sum()) for number in used) for mark in marks)
 
     def together(sizes: dict[int, float]) -> float:
@@ -86,15 +86,15 @@ def solved_by_highs(
     whole[: len(cells)] = 1
     top = np.full(num, np.inf)
     top[: len(cells)] = 1
-    found = milp(
+    solution = milp(
         cost,
         constraints=LinearConstraint(matrix.tocsr(), low, high),
         integrality=whole,
         bounds=Bounds(np.zeros(num), top),
         options={"mip_rel_gap": 0.0},
     )
-    assert found.success
-    return float(found.fun) - variance_weight * better - seconds_weight * low_s
+    assert solution.success
+    return float(solution.fun) - variance_weight * better - seconds_weight * low_s
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -102,49 +102,50 @@ def test_equals_highs_or_lies_within_the_stated_gap(block: int) -> None:
     exact = 0
     for seed in range(80 * block, 80 * (block + 1)):
         variances, rounds, lines = an_instance(seed)
-        if not any(len(each) for each in variances):
+        if not any(len(variance) for variance in variances):
             continue
         balance = (0.5, 0.9, 0.1, 0.0, 1.0)[seed % 5]
         hidden_s = (0.0, 60.0, 150.0)[seed % 3]
         marks = ((0, -1), (1, 3))[seed % 2]
         best = solved_by_highs(variances, rounds, lines, balance, hidden_s, marks)
         curves = [Curve.of(SIZES, v, marks) for v in variances]
-        found = bits_solver.assign(curves, rounds, lines, balance=balance, hidden_s=hidden_s)
-        assert found.bound <= best + 1e-6, seed
-        assert best - 1e-6 <= found.objective <= best + found.gap + 1e-6, seed
-        exact += found.objective <= best + 1e-6
+        assigned = bits_solver.assign(curves, rounds, lines, balance=balance, hidden_s=hidden_s)
+        assert assigned.bound <= best + 1e-6, seed
+        assert best - 1e-6 <= assigned.objective <= best + assigned.gap + 1e-6, seed
+        exact += assigned.objective <= best + 1e-6
     assert exact >= 60, exact
 
 
 def test_the_bound_holds_where_a_floor_ends_between_two_steps() -> None:
     """At 5 and 1 bytes the pair is below what it costs where steps of the curve end."""
     errors = np.array([[8.01, 10.0, 0.0], [4.0, 0.0, 0.0]])
-    found = bits_solver.assign([Curve.of([1.0, 5.0, 9.0], errors)], [1], [Hinge(6.0, 0.0, 1.0)], balance=0.476)
-    assert found.bound <= found.objective
+    assigned = bits_solver.assign([Curve.of([1.0, 5.0, 9.0], errors)], [1], [Hinge(6.0, 0.0, 1.0)], balance=0.476)
+    assert assigned.bound <= assigned.objective
     best = min(
         0.476 * sum(errors[row, c] for row, c in enumerate(chosen)) / 12.01
         + 0.524 * (max(6.0, sum((1.0, 5.0, 9.0)[c] for c in chosen)) - 6.0) / 8.0
         for chosen in itertools.product(range(3), repeat=2)
     )
-    assert found.bound <= best + 1e-9
-    assert found.objective <= best + found.gap + 1e-9
+    assert assigned.bound <= best + 1e-9
+    assert assigned.objective <= best + assigned.gap + 1e-9
 
 
 def test_hidden_seconds_are_spent_and_no_more() -> None:
     variances, rounds, lines = an_instance(7)
-    curves = [Curve.of(SIZES, each) for each in variances]
+    curves = [Curve.of(SIZES, variance) for variance in variances]
     trade = bits_solver.assign(curves, rounds, lines, balance=0.01)
     previous = trade.variance
     for hidden_s in (trade.seconds, 1.3 * trade.seconds, 2 * trade.seconds, 100 * trade.seconds):
-        found = bits_solver.assign(curves, rounds, lines, balance=0.01, hidden_s=hidden_s)
-        assert found.seconds <= hidden_s + 1e-9
-        assert found.variance <= previous + 1e-12
-        previous = found.variance
-    assert previous == pytest.approx(sum(each.min(axis=1).sum() for each in variances if len(each)))
+        assigned = bits_solver.assign(curves, rounds, lines, balance=0.01, hidden_s=hidden_s)
+        assert assigned.seconds <= hidden_s + 1e-9
+        assert assigned.variance <= previous + 1e-12
+        previous = assigned.variance
+    assert previous == pytest.approx(sum(variance.min(axis=1).sum() for variance in variances if len(variance)))
     assert previous < trade.variance
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_assigns_a_million_messages_in_seconds() -> None:
     randomness = np.random.default_rng(0)
     sizes = [26.0, 36.0, 68.0, 132.0, 260.0, 516.0, 1024.0]
@@ -155,10 +156,10 @@ def test_assigns_a_million_messages_in_seconds() -> None:
         rounds.append((dst - src) % 4)
         lines.append(Hinge(0.0, 0.0, 1e-7))
     start = time.process_time()
-    found = bits_solver.assign([Curve.of(sizes, each) for each in variances], rounds, lines)
+    assigned = bits_solver.assign([Curve.of(sizes, variance) for variance in variances], rounds, lines)
     taken = time.process_time() - start
-    assert sum(len(each) for each in found.choices) > 1_000_000
-    assert found.gap < 1e-4
+    assert sum(len(chosen) for chosen in assigned.choices) > 1_000_000
+    assert assigned.gap < 1e-4
     assert taken < 4.0, taken
 
 
@@ -177,6 +178,6 @@ def test_bits_are_bought_at_the_published_price_whatever_else_there_is_to_choose
         assert np.count_nonzero(many - 1 != few) <= 2  # of 200: a last row that fits or does not
     curve = Curve.of(sizes, usual)
     outline = bits_solver.Outline.of(curve)
-    told = bits_solver.Outline.unpacked(outline.packed())
+    unpacked = bits_solver.Outline.unpacked(outline.packed())
     for name in ("bytes", "variance", "marks"):
-        assert np.array_equal(getattr(told, name), getattr(outline, name))
+        assert np.array_equal(getattr(unpacked, name), getattr(outline, name))

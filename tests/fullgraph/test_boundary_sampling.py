@@ -20,8 +20,8 @@ SEED, RANKS = 3, 3
 def test_all_rows_are_exact_to_the_bit() -> None:
     methods = (Exact(), BoundarySampling(share=1.0))
     cases = [Case(DATA, kind, epochs=6, method=method, lr=0.1) for kind in ("sage", "gat") for method in methods]
-    for found in launch.run(work.on_shards, cases, workers=2):
-        for exact, sampled in (found[:2], found[2:]):
+    for results in launch.run(work.on_shards, cases, workers=2):
+        for exact, sampled in (results[:2], results[2:]):
             assert torch.equal(sampled.losses, exact.losses)
             assert torch.equal(sampled.logits, exact.logits)
             assert sampled.bytes_to == exact.bytes_to
@@ -30,16 +30,18 @@ def test_all_rows_are_exact_to_the_bit() -> None:
 def test_a_share_of_the_rows_crosses_and_the_same_ones_return() -> None:
     share, epochs = 0.3, 40
     case = Case(DATA, "sage", epochs=epochs, method=BoundarySampling(share=share), lr=0.1)
-    ranks = [found[0] for found in launch.run(work.on_shards, [case], workers=RANKS)]
+    ranks = [results[0] for results in launch.run(work.on_shards, [case], workers=RANKS)]
     width = 16  # into the second layer
 
     def rows(channel: str) -> int:
-        return sum(found.bytes_to[channel] for found in ranks) // (4 * width)
+        return sum(result.bytes_to[channel] for result in ranks) // (4 * width)
 
     assert rows("convs.1.forward") == rows("convs.1.backward")
-    assert rows("convs.1.forward") == pytest.approx(share * epochs * sum(found.send_rows for found in ranks), rel=0.05)
+    assert rows("convs.1.forward") == pytest.approx(
+        share * epochs * sum(result.send_rows for result in ranks), rel=0.05
+    )
     # Features cross once, all of them.
-    assert all(found.bytes_to["convs.0.exact"] == 4 * 12 * found.send_rows for found in ranks)
+    assert all(result.bytes_to["convs.0.exact"] == 4 * 12 * result.send_rows for result in ranks)
     assert ranks[0].losses[-1] < 0.7 * ranks[0].losses[0]
 
 
@@ -63,10 +65,10 @@ def test_gradients_are_those_of_the_sampled_forward() -> None:
     ranks = launch.run(work.passes_of, DATA, BoundarySampling(share=share), SEED, workers=RANKS)
     for epoch in range(2):
         loss, gradients = in_one_process(share, epoch)
-        torch.testing.assert_close(sum(found[epoch][0] for found in ranks), loss, rtol=1e-4, atol=1e-5)
-        for found in ranks:
+        torch.testing.assert_close(sum(passes[epoch][0] for passes in ranks), loss, rtol=1e-4, atol=1e-5)
+        for passes in ranks:
             for name, gradient in gradients.items():
-                torch.testing.assert_close(found[epoch][1][name], gradient, rtol=1e-3, atol=1e-4)
+                torch.testing.assert_close(passes[epoch][1][name], gradient, rtol=1e-3, atol=1e-4)
     assert not torch.equal(ranks[0][0][0], ranks[0][1][0])  # every epoch draws anew
 
 
@@ -98,11 +100,11 @@ def test_evaluation_is_exact() -> None:
     case = Case(DATA, "sage", epochs=4, method=BoundarySampling(share=0.2), lr=0.1)
     graph = work.load(case)
     edge_index = torch.from_numpy(graph.edge_index).long()
-    for (found,) in launch.run(work.on_shards, [case], workers=2):
+    for (result,) in launch.run(work.on_shards, [case], workers=2):
         whole = work.build(case, graph.x.shape[1], graph.num_classes).eval()
-        whole.load_state_dict(found.weights)
+        whole.load_state_dict(result.weights)
         out = whole(torch.from_numpy(graph.x).float(), edge_index)
-        torch.testing.assert_close(found.logits, out[found.nodes].detach(), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(result.logits, out[result.nodes].detach(), rtol=1e-4, atol=1e-4)
 
 
 def test_both_ends_draw_the_same_and_every_epoch_another() -> None:

@@ -1,7 +1,10 @@
 """Models that are the same in parts are let through as they are; others are refused, and where it begins is said."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 import time
 import warnings
 from dataclasses import replace
@@ -23,15 +26,15 @@ from thinwire.cli import main
 from thinwire.fullgraph import tiny
 from thinwire.fullgraph.check import difference
 from thinwire.fullgraph.tiny import Given
-from thinwire.fullgraph.trial import Own
+from thinwire.fullgraph.trial import Replaced
 from thinwire.graphs import Shard
 
 
 @pytest.fixture(scope="module")
 def shard() -> Shard:
-    found = tiny.parts(torch.device("cpu"))[1].shard
-    count = len(found.indices)
-    return replace(found, edge_weight=torch.rand(count), edge_attr=torch.rand(count, EDGE))
+    part = tiny.parts(torch.device("cpu"))[1].shard
+    count = len(part.indices)
+    return replace(part, edge_weight=torch.rand(count), edge_attr=torch.rand(count, EDGE))
 
 
 def given(name: str, shard: Shard) -> Given:
@@ -46,12 +49,12 @@ def given(name: str, shard: Shard) -> Given:
 
 
 def tried(model: nn.Module, name: str, shard: Shard) -> str:
-    return difference(model, own_of(model), given(name, shard), shard)
+    return difference(model, replaced_in(model), given(name, shard), shard)
 
 
-def own_of(model: nn.Module) -> list[Own]:
+def replaced_in(model: nn.Module) -> list[Replaced]:
     known = (MessagePassing, _BatchNorm)
-    return [(path, each, each.forward) for path, each in model.named_modules() if isinstance(each, known)]
+    return [(path, module, module.forward) for path, module in model.named_modules() if isinstance(module, known)]
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -71,6 +74,7 @@ def test_what_is_not_is_refused_and_where_it_begins_is_said(name: str, shard: Sh
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_a_fraction_of_a_second(shard: Shard) -> None:
     tried(RIGHT["GCN"](), "GCN", shard)  # what is done once in a process
     begun_s = time.process_time()
@@ -91,18 +95,18 @@ def test_the_model_stays_as_it_is(train: bool, shard: Shard) -> None:
     seen: list[int] = []
     model.first.weight.register_hook(lambda gradient: seen.append(1))
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    before = {name: each.clone() for name, each in tensors.items()}
-    versions = {name: each._version for name, each in tensors.items()}
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    versions = {name: tensor._version for name, tensor in tensors.items()}
     modes = [module.training for module in model.modules()]
     facts = [{**vars(module)} for module in model.modules()]
-    call, own = given("JumpingKnowledge", shard), own_of(model)
+    call, replaced = given("JumpingKnowledge", shard), replaced_in(model)
     states = torch.get_rng_state(), random.getstate(), _numpy_state()
-    assert difference(model, own, call, shard) == ""
+    assert difference(model, replaced, call, shard) == ""
     after = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    for name, each in tensors.items():
-        assert after[name] is each
-        assert torch.equal(each, before[name]), name
-        assert each._version == versions[name]
+    for name, tensor in tensors.items():
+        assert after[name] is tensor
+        assert torch.equal(tensor, before[name]), name
+        assert tensor._version == versions[name]
     assert modes == [module.training for module in model.modules()]
     for module, kept in zip(model.modules(), facts, strict=True):
         assert vars(module).keys() == kept.keys()
@@ -117,15 +121,15 @@ def test_the_model_stays_as_it_is(train: bool, shard: Shard) -> None:
 
 def test_ranks_refuse_with_one_voice_and_train_as_without_it() -> None:
     ranks = launch.run(work_check.on_shards, work_check.DATA, workers=2)
-    for found in ranks:
-        torch.testing.assert_close(found.checked, found.unchecked, rtol=0, atol=0)
-        assert found.said == ranks[0].said
-        assert "Wrong is another model in parts" in found.said["mean"]
-        assert "Fits could not be tried on a graph of 29 nodes" in found.said["warned"]
-        assert "Split is another model in parts" in found.said["one rank"]
+    for result in ranks:
+        torch.testing.assert_close(result.checked, result.unchecked, rtol=0, atol=0)
+        assert result.said == ranks[0].said
+        assert "Wrong is another model in parts" in result.said["mean"]
+        assert "Fits could not be tried on a graph of 29 nodes" in result.said["warned"]
+        assert "Split is another model in parts" in result.said["one rank"]
         for kind in ("GraphNorm", "PairNorm", "LayerNorm"):
-            assert f"between: {kind} looks at all nodes at once" in found.said[kind]
-        assert "PNAConv takes one set of nodes only" in found.said["PNA"]
+            assert f"between: {kind} looks at all nodes at once" in result.said[kind]
+        assert "PNAConv takes one set of nodes only" in result.said["PNA"]
 
 
 def test_train_takes_a_model_of_the_users_own_and_checks_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,6 +140,16 @@ def test_train_takes_a_model_of_the_users_own_and_checks_it(tmp_path: Path, caps
         main([*words, "tests.fullgraph.models:make_wrong"])
     assert "after 'lin' and before 'conv2'" in " ".join(capsys.readouterr().err.split())
     main([*words, "tests.fullgraph.models:make_wrong", "--no-check"])
+
+
+def test_under_torchrun_a_refusal_is_a_line_too() -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "thinwire"]
+    command += ["train", "--data", work_check.DATA, "--epochs", "2", "--model", "tests.fullgraph.models:make_wrong"]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment, check=False)
+    said = done.stderr.splitlines()
+    assert any(line.startswith("thinwire: Wrong is another model in parts") for line in said), done.stderr
+    assert not any("thinwire.fullgraph.edges.Unsupported" in line for line in said), done.stderr
 
 
 def test_train_says_what_a_model_can_be(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,4 +181,4 @@ def test_an_argument_of_another_kind_is_left_alone(shard: Shard) -> None:
     more = {"word": "a", "table": torch.ones(2, 2), "num_nodes": shard.num_owned}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert difference(model, own_of(model), (args, more), shard) == ""
+        assert difference(model, replaced_in(model), (args, more), shard) == ""

@@ -20,5 +20,5 @@ def test_a_model_of_ones_own_trains_alone_and_under_torchrun(tmp_path: Path) -> 
         command = [sys.executable, *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment, check=False)
         assert done.returncode == 0, done.stderr
-        told = next(line for line in done.stdout.splitlines() if line.startswith(f"{method}: test accuracy"))
-        assert float(told.split()[3].rstrip("%,")) > 80
+        line_said = next(line for line in done.stdout.splitlines() if line.startswith(f"{method}: test accuracy"))
+        assert float(line_said.split()[3].rstrip("%,")) > 80

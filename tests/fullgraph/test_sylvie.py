@@ -50,29 +50,29 @@ def test_a_stale_epoch_has_the_rows_of_the_one_before() -> None:
 
 def test_one_bit_crosses_in_its_exact_size_and_learns() -> None:
     case = Case(DATA, "sage", epochs=40, method=Sylvie(staleness=0), lr=1.0)
-    results = [each[0] for each in launch.run(work.on_shards, [case], workers=2)]
+    results = [results_there[0] for results_there in launch.run(work.on_shards, [case], workers=2)]
     codec = Uniform(1)
-    for found in results:
+    for result in results:
         # Widths: 16 into the second layer, and the 4 classes instead of 24 into the last.
-        assert found.bytes_to["convs.1.forward"] == case.epochs * codec.nbytes((found.send_rows, 16))
-        assert found.bytes_to["convs.2.forward"] == case.epochs * codec.nbytes((found.send_rows, 4))
-        assert found.bytes_to["convs.1.backward"] == case.epochs * codec.nbytes((found.halo_rows, 16))
-        assert found.bytes_to["convs.0.exact"] == 4 * 12 * found.send_rows
-        assert found.losses[-1] < 0.7 * found.losses[0]
+        assert result.bytes_to["convs.1.forward"] == case.epochs * codec.nbytes((result.send_rows, 16))
+        assert result.bytes_to["convs.2.forward"] == case.epochs * codec.nbytes((result.send_rows, 4))
+        assert result.bytes_to["convs.1.backward"] == case.epochs * codec.nbytes((result.halo_rows, 16))
+        assert result.bytes_to["convs.0.exact"] == 4 * 12 * result.send_rows
+        assert result.losses[-1] < 0.7 * result.losses[0]
     first, second = results
     assert all(torch.equal(first.weights[name], second.weights[name]) for name in first.weights)
 
 
 def test_runs_repeat_bit_for_bit_and_differ_by_seed() -> None:
     cases = [
-        Case(DATA, kind, "dropout", epochs=6, method=Sylvie(), seed=seed, lr=0.5)
+        Case(DATA, kind, ("dropout",), epochs=6, method=Sylvie(), seed=seed, lr=0.5)
         for kind in ("gcn", "gat")
         for seed in (1, 1, 2)
     ]
-    found = launch.run(work.on_shards, cases, workers=2)[0]
+    results_there = launch.run(work.on_shards, cases, workers=2)[0]
     again = launch.run(work.on_shards, cases, workers=2)[0]
-    assert all(torch.equal(first.losses, second.losses) for first, second in zip(found, again, strict=True))
-    for first, second, other in (found[:3], found[3:]):
+    assert all(torch.equal(first.losses, second.losses) for first, second in zip(results_there, again, strict=True))
+    for first, second, other in (results_there[:3], results_there[3:]):
         assert torch.equal(first.losses, second.losses)
         assert not torch.equal(first.losses, other.losses)
 
@@ -80,8 +80,8 @@ def test_runs_repeat_bit_for_bit_and_differ_by_seed() -> None:
 def test_stale_float32_that_synchronises_always_is_exact() -> None:
     methods = (Exact(), Pipe(sync_every=1), Pipe(sync_every=0))
     cases = [Case(DATA, kind, epochs=8, method=method, lr=0.5) for kind in ("sage", "gat") for method in methods]
-    found = launch.run(work.on_shards, cases, workers=2)[1]
-    for exact, pipe, stale in (found[:3], found[3:]):
+    results_there = launch.run(work.on_shards, cases, workers=2)[1]
+    for exact, pipe, stale in (results_there[:3], results_there[3:]):
         assert torch.equal(exact.losses, pipe.losses)
         assert torch.equal(exact.logits, pipe.logits)
         assert torch.equal(exact.losses[:1], stale.losses[:1])

@@ -79,10 +79,10 @@ def test_killed_and_resumed_the_losses_are_the_same_bits(tmp_path: Path, whole: 
     assert "SIGKILL" in said
     assert "SIGKILL" in json.loads((out / "failed.json").read_text())["error"]
     assert len(epochs_of(out)) < EPOCHS
-    found = result("--method", "sylvie", "--out", str(out), "--resume", into=tmp_path / "result.json")
-    assert found["losses"] == whole["losses"]
+    resumed = result("--method", "sylvie", "--out", str(out), "--resume", into=tmp_path / "result.json")
+    assert resumed["losses"] == whole["losses"]
     assert epochs_of(out) == list(range(EPOCHS))
-    assert found["test_score"] == whole["test_score"]
+    assert resumed["test_score"] == whole["test_score"]
     assert not (out / "failed.json").exists()
     assert json.loads((out / "result.json").read_text())["losses"] == whole["losses"]
     assert not list((out / "checkpoints").glob(".*"))
@@ -108,9 +108,9 @@ def test_what_is_kept(whole: dict[str, Any]) -> None:
     assert [event["epoch"] for event in events if "spans" in event] == [2, 3]
     assert [event["epoch"] for event in events if "ranks" in event] == [2, 3, *range(4, EPOCHS, 5)]
     assert [event["stale"] for event in events] == [(epoch + 1) % 10 != 0 and epoch > 0 for epoch in range(EPOCHS)]
-    for event in (each for each in events if "ranks" in each):
-        assert sum(each["bytes"] for each in event["channels"].values()) == event["bytes"]
-        assert sum(each["float32_bytes"] for each in event["channels"].values()) == event["float32_bytes"]
+    for event in (row for row in events if "ranks" in row):
+        assert sum(channel["bytes"] for channel in event["channels"].values()) == event["bytes"]
+        assert sum(channel["float32_bytes"] for channel in event["channels"].values()) == event["float32_bytes"]
         assert sum(size for rank in event["ranks"] for size in rank["bytes_to"].values()) == event["bytes"]
         for rank in event["ranks"]:
             assert rank["compute_s"] + rank["codec_s"] + rank["exposed_s"] == pytest.approx(rank["seconds"])
@@ -139,9 +139,9 @@ def test_damage_is_named_and_the_one_before_is_offered(tmp_path: Path, whole: di
     assert f"{last}: does not match its checksum" in refused.stderr
     assert "--resume-epoch 16 goes on from there" in refused.stderr
     assert "Traceback" not in refused.stderr
-    found = result(*words, "--resume-epoch", "16", into=tmp_path / "second.json")
-    assert found["losses"][:20] == before["losses"]
-    assert found["losses"] == whole["losses"]
+    second = result(*words, "--resume-epoch", "16", into=tmp_path / "second.json")
+    assert second["losses"][:20] == before["losses"]
+    assert second["losses"] == whole["losses"]
 
 
 def test_weights_go_on_at_another_number_of_ranks_and_back(tmp_path: Path) -> None:
@@ -169,17 +169,17 @@ def test_only_the_same_run_goes_on() -> None:
     then = {"job": job.identity(), "world_size": 2, "data": "a"}
     expect_same_run(then, {**then, "job": replace(job, epochs=9, out="x", resume=True).identity()})
     expect_same_run(then, {**then, "world_size": 3, "data": "b"})
-    for now, told in [
+    for now, message in [
         ({**then, "job": replace(job, method=Exact()).identity()}, r"method sylvie \(now exact\)"),
         ({**then, "job": replace(job, lr=0.1).identity()}, r"lr 0.01 \(now 0.1\)"),
         ({**then, "data": "b"}, "other shards"),
     ]:
-        with pytest.raises(CheckpointError, match=told):
+        with pytest.raises(CheckpointError, match=message):
             expect_same_run(then, now)
 
 
 def test_mistakes_about_folders(tmp_path: Path, whole: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    for words, told in [
+    for words, message in [
         (["--out", str(whole["folder"] / "run")], "is not empty; give --resume"),
         (["--resume"], "say which folder"),
         (["--resume", "--out", str(tmp_path / "none")], "holds no run"),
@@ -197,7 +197,7 @@ def test_mistakes_about_folders(tmp_path: Path, whole: dict[str, Any], capsys: p
         with pytest.raises(SystemExit) as left:
             main([*WORDS, *words])
         assert left.value.code == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def test_a_run_that_diverges_says_where(tmp_path: Path) -> None:
@@ -226,14 +226,14 @@ def test_torchrun_with_two_ranks_compares_two_methods(tmp_path: Path) -> None:
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=environment)
     assert done.returncode == 0, done.stderr
-    found = json.loads(target.read_text())
-    assert found["workers"] == 2
-    assert found["against"]["method"] == "exact"
+    trained = json.loads(target.read_text())
+    assert trained["workers"] == 2
+    assert trained["against"]["method"] == "exact"
     graph = graphs.load(data)
-    told = np.load(out / "predictions.npz")["label"][graph.split == graphs.TEST]
+    predicted = np.load(out / "predictions.npz")["label"][graph.split == graphs.TEST]
     known = graph.y[graph.split == graphs.TEST]
-    f1 = 2 * (told * known).sum() / (told.sum() + known.sum())
-    assert found["test_score"] == pytest.approx(f1)
+    f1 = 2 * (predicted * known).sum() / (predicted.sum() + known.sum())
+    assert trained["test_score"] == pytest.approx(f1)
     assert 0.1 < f1 < 1
 
 
@@ -255,7 +255,7 @@ def test_torchrun_trains_across_two_hosts_like_our_own_ranks(tmp_path: Path) -> 
     assert [node.returncode for node in nodes] == [0, 0], said
     assert "test score" in said[0][0]
     assert "test score" not in said[1][0]  # the first one tells
-    found = json.loads(target.read_text())
-    assert found["workers"] == 2
-    own = result(into=tmp_path / "own.json", epochs=10)
-    assert found["losses"] == own["losses"]
+    across = json.loads(target.read_text())
+    assert across["workers"] == 2
+    exact = result(into=tmp_path / "own.json", epochs=10)
+    assert across["losses"] == exact["losses"]

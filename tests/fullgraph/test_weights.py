@@ -15,9 +15,9 @@ def test_weights_that_change_train_as_in_one_process() -> None:
     for number, case in enumerate(cases):
         right = work_weights.in_one(case)
         assert {"aside", "convs.0.bias" if case.kind != "sage" else "convs.0.lin_l.up.weight"} <= set(right)
-        for found in (each[number] for each in ranks):
+        for result in (results_there[number] for results_there in ranks):
             for name, weight in right.items():
-                torch.testing.assert_close(found[name], weight, rtol=1e-4, atol=1e-5, msg=f"{case.kind} {name}")
+                torch.testing.assert_close(result[name], weight, rtol=1e-4, atol=1e-5, msg=f"{case.kind} {name}")
 
 
 def test_what_comes_too_late_or_differs_between_ranks_is_refused() -> None:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise, permutations
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -29,15 +29,26 @@ EDGE_FEATURES = 3
 EXACT = Exact()
 
 
+More = Literal[
+    "weight",  # of edges
+    "features",  # of edges
+    "sorted",  # in one process, edges by target
+    "loops",  # and duplicates among edges
+    "dropout",
+    "constant",  # features of nodes
+    "apart",  # the first rank has all training nodes
+    "chain",  # the first and the last part share no edge
+    "alone",  # the last part has a component of its own: no marginal rows
+]
+
+
 @dataclass(frozen=True)
 class Case:
     """A model on a graph."""
 
     data: str
     kind: str
-    # "weight", "features": what goes along with edges; "sorted": in one process by target; "loops": loops and
-    # duplicates among them; "dropout"; "apart": the first rank has all training nodes
-    more: str = ""
+    more: tuple[More, ...] = ()
     epochs: int = 20
     method: Method = EXACT
     seed: int = 0
@@ -48,8 +59,8 @@ class Case:
     def lr_or_own(self) -> float:
         # Sums over neighbours, unlike means, make large steps of small ones; attention's kinks, of roundings that
         # differ from processor to processor, large ones.
-        own = {"gin": 0.001, "gine": 0.001, "graph": 1e-5, "gcn-bare": 1e-3, "gat": 0.02, "gine-gru": 0.02}
-        return self.lr or own.get(self.kind, 0.1)
+        lr_of = {"gin": 0.001, "gine": 0.001, "graph": 1e-5, "gcn-bare": 1e-3, "gat": 0.02, "gine-gru": 0.02}
+        return self.lr or lr_of.get(self.kind, 0.1)
 
 
 class Net(nn.Module):
@@ -134,9 +145,15 @@ def train(
     return torch.stack(losses)
 
 
+class InOne(NamedTuple):
+    losses: Tensor
+    weights: dict[str, Tensor]
+    logits: Tensor  # of each node
+
+
 @cache
-def in_one(case: Case) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-    """PyG's own layers on the whole graph: losses, weights, what it says of each node."""
+def in_one(case: Case) -> InOne:
+    """PyG's own layers on the whole graph."""
     graph = load(case)
     model = build(case, graph.x.shape[1], graph.num_classes)
     edges = {"edge_index": torch.from_numpy(graph.edge_index).long()} | along(case, graph.edge_weight, graph.edge_attr)
@@ -148,7 +165,7 @@ def in_one(case: Case) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     losses = train(model, x, y, used, int(used.sum()), edges, case)
     model.eval()
     with torch.no_grad():
-        return losses, dict(model.state_dict()), model(x, **edges)
+        return InOne(losses, dict(model.state_dict()), model(x, **edges))
 
 
 @dataclass
@@ -239,8 +256,8 @@ def load(case: Case) -> graphs.Graph:
     graph = graphs.load(case.data)
     randomness = np.random.default_rng(2)
     if "loops" in case.more:
-        own = np.arange(0, graph.num_nodes, 3)
-        more = np.concatenate((graph.edge_index, graph.edge_index[:, :200], np.stack((own, own))), axis=1)
+        originals = np.arange(0, graph.num_nodes, 3)
+        more = np.concatenate((graph.edge_index, graph.edge_index[:, :200], np.stack((originals, originals))), axis=1)
         graph = replace(graph, edge_index=more)
     if "chain" in case.more or "alone" in case.more:
         ends, half = graph.edge_index, graph.num_nodes // 2
@@ -258,12 +275,12 @@ def load(case: Case) -> graphs.Graph:
 
 
 def along(case: Case, weight: object, features: object) -> dict[str, Tensor]:
-    found = {}
+    tensors = {}
     if "weight" in case.more and weight is not None:
-        found["edge_weight"] = torch.as_tensor(weight)
+        tensors["edge_weight"] = torch.as_tensor(weight)
     if ("features" in case.more or case.kind == "own") and features is not None:
-        found["edge_attr"] = torch.as_tensor(features)
-    return found
+        tensors["edge_attr"] = torch.as_tensor(features)
+    return tensors
 
 
 def wire_between_two(door: Door) -> Wire:
@@ -343,12 +360,12 @@ def order_of_events(case: Case) -> list[str]:
     def noted(of: type, method: str, what: Callable[..., str], *, on_the_way_back: bool = False) -> None:
         original = getattr(of, method)
 
-        def noting(self: Any, *given: Any, **more: Any) -> Any:
+        def noting(self: Any, *args: Any, **more: Any) -> Any:
             happened.append(what(self))
-            found = original(self, *given, **more)
-            if on_the_way_back and found.requires_grad:
-                found.register_hook(lambda _: happened.append(f"{what(self)} back"))
-            return found
+            returned = original(self, *args, **more)
+            if on_the_way_back and returned.requires_grad:
+                returned.register_hook(lambda _: happened.append(f"{what(self)} back"))
+            return returned
 
         patched.append((of, method, original))
         setattr(of, method, noting)
@@ -423,20 +440,20 @@ def refused(data: str) -> dict[str, str]:
     said: dict[str, str] = {}
     with Door() as door:
         for name, make in bad.items():
-            with told(said, name):
+            with noting_error(said, name):
                 distribute(make(), shard, door)(x, shard.edge_index)
         model = distribute(Bad(pyg.SAGEConv(12, 4)), shard, door)
-        with told(said, "half"):
+        with noting_error(said, "half"):
             model(x.half(), shard.edge_index)
-        with told(said, "itself"):
+        with noting_error(said, "itself"):
             model.conv(x, shard.edge_index)  # type: ignore[operator]
-        with told(said, "twice"):
+        with noting_error(said, "twice"):
             distribute(model, shard, door)
     return said
 
 
 @contextmanager
-def told(said: dict[str, str], name: str) -> Iterator[None]:
+def noting_error(said: dict[str, str], name: str) -> Iterator[None]:
     try:
         yield
     except (Unsupported, ValueError) as error:
@@ -448,7 +465,7 @@ def gradients(data: str) -> dict[str, Tensor]:
     case = Case(data, "sage", method=Sylvie(bits=8, staleness=0))
     shard, graph = shard_of(case, dist.get_rank(), dist.get_world_size())
     x, y, used = shard.x.float(), shard.y.long(), shard.split == 0
-    found = {}
+    by_pass = {}
     with Door() as door:
         model = distribute(build(case, graph.x.shape[1], graph.num_classes), shard, door, case.method)
         model.unused = nn.Parameter(torch.ones(2))
@@ -459,14 +476,14 @@ def gradients(data: str) -> dict[str, Tensor]:
             return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]).clone()
 
         model.eval()
-        found["eval"] = backward()
+        by_pass["eval"] = backward()
         model.zero_grad()
         model.train()
         model.distributed.clock.epoch = -1  # type: ignore[union-attr]
-        found["once"] = backward()
+        by_pass["once"] = backward()
         model.distributed.clock.epoch = -1  # type: ignore[union-attr]
-        found["twice"] = backward()
-    return found
+        by_pass["twice"] = backward()
+    return by_pass
 
 
 def passes_of(data: str, method: Method, seed: int) -> list[tuple[Tensor, dict[str, Tensor]]]:
@@ -474,7 +491,7 @@ def passes_of(data: str, method: Method, seed: int) -> list[tuple[Tensor, dict[s
     case = Case(data, "graph")
     shard, graph = shard_of(case, dist.get_rank(), dist.get_world_size())
     x, y, used = shard.x.float(), shard.y.long(), shard.split == 0
-    found = []
+    passes = []
     with Door() as door:
         model = distribute(build(case, graph.x.shape[1], graph.num_classes), shard, door, method, seed=seed)
         for _ in range(2):
@@ -482,13 +499,13 @@ def passes_of(data: str, method: Method, seed: int) -> list[tuple[Tensor, dict[s
             loss = functional.cross_entropy(model(x, None)[used], y[used], reduction="sum") / shard.num_train
             loss.backward()
             gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-            found.append((loss.detach(), gradients))
-    return found
+            passes.append((loss.detach(), gradients))
+    return passes
 
 
 def weights_that_change(data: str) -> tuple[Tensor, Tensor]:
     """Rows of a layer that is given other edge weights in a second pass; and what they should be."""
-    shard, graph = shard_of(Case(data, "graph", "weight"), dist.get_rank(), dist.get_world_size())
+    shard, graph = shard_of(Case(data, "graph", ("weight",)), dist.get_rank(), dist.get_world_size())
     torch.manual_seed(1)
     conv = pyg.GraphConv(graph.x.shape[1], 4)
     x, edge_index = torch.from_numpy(graph.x).float(), torch.from_numpy(graph.edge_index).long()
@@ -497,6 +514,6 @@ def weights_that_change(data: str) -> tuple[Tensor, Tensor]:
     whole = conv(x, edge_index, 2 * torch.from_numpy(graph.edge_weight)).detach()[shard.original_ids]
     with Door() as door:
         model = distribute(pyg.Sequential("x, e, w", [(conv, "x, e, w -> x")]), shard, door)
-        own = shard.x.float()
-        model(own, None, shard.edge_weight)
-        return model(own, None, 2 * shard.edge_weight).detach(), whole
+        x_ND = shard.x.float()
+        model(x_ND, None, shard.edge_weight)
+        return model(x_ND, None, 2 * shard.edge_weight).detach(), whole

@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch_geometric import nn as pyg
 
 from tests.fullgraph.models import C, D, H, Sub, Wrong
-from tests.fullgraph.work import Case, shard_of, told
+from tests.fullgraph.work import Case, noting_error, shard_of
 from thinwire.fullgraph import distribute
 from thinwire.links import Door
 
@@ -54,12 +54,12 @@ def on_shards(data: str) -> Found:
             _losses(pyg.GCN(D, H, 2, C, norm="batch", dropout=0.5), check, shard, door, x, y) for check in (True, False)
         ]
         for name, model in {"mean": Wrong(), "one rank": Split()}.items():
-            with told(said, name):
+            with noting_error(said, name):
                 distribute(model, shard, door, check=True)(x, shard.edge_index)
         for between in (pyg.GraphNorm(H), pyg.PairNorm(), pyg.LayerNorm(H)):
-            with told(said, type(between).__name__):
+            with noting_error(said, type(between).__name__):
                 distribute(Wrong(between), shard, door, check=True)
-        with told(said, "PNA"):
+        with noting_error(said, "PNA"):
             deg = torch.ones(4, dtype=torch.long)
             distribute(
                 pyg.PNA(D, H, 2, C, aggregators=["mean"], scalers=["identity"], deg=deg), shard, door, check=True
@@ -67,7 +67,9 @@ def on_shards(data: str) -> Found:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             distribute(Fits(shard.num_owned), shard, door, check=True)(x, shard.edge_index)
-        said["warned"] = next((text for each in warned if "tried" in (text := str(each.message))), "").split("(")[0]
+        said["warned"] = next((text for warning in warned if "tried" in (text := str(warning.message))), "").split("(")[
+            0
+        ]
         distribute(Wrong(Sub(lambda _, x: x - x.mean())), shard, door)(x, shard.edge_index)  # asked for nothing
     return Found(losses[0], losses[1], said)
 

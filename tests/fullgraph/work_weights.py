@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric import nn as pyg
 
-from tests.fullgraph.work import Case, Net, load, shard_of, told
+from tests.fullgraph.work import Case, Net, load, noting_error, shard_of
 from thinwire.fullgraph import distribute
 from thinwire.links import Door
 
@@ -75,16 +75,16 @@ def in_one(case: Case) -> dict[str, Tensor]:
 
 
 def on_shards(cases: list[Case]) -> list[dict[str, Tensor]]:
-    found = []
+    results = []
     with Door() as door:
         for case in cases:
             shard, graph = shard_of(case, door.rank, door.world_size)
             model = distribute(Net(case, [graph.x.shape[1], 16, 24, graph.num_classes]), shard, door)
             assert isinstance(model, Net)
             used = shard.split == 0
-            given = shard.x.float(), shard.y.long(), used, shard.num_train, shard.edge_index
-            found.append(changing(model, *given, 1 + door.rank))
-    return found
+            inputs = shard.x.float(), shard.y.long(), used, shard.num_train, shard.edge_index
+            results.append(changing(model, *inputs, 1 + door.rank))
+    return results
 
 
 def refused(data: str) -> dict[str, str]:
@@ -97,10 +97,10 @@ def refused(data: str) -> dict[str, str]:
         x = shard.x.float()
         model.convs[2].requires_grad_(False)
         model.convs[door.rank].requires_grad_(False)
-        with told(said, "unlike"):
+        with noting_error(said, "unlike"):
             model(x, shard.edge_index)
         model.requires_grad_(True)
         model.convs.append(pyg.GATConv(graph.num_classes, 4))
-        with told(said, "late"):
+        with noting_error(said, "late"):
             model(x, shard.edge_index)
     return said

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -38,8 +38,8 @@ class Branches(nn.Module):
 
     def forward(self, x: Tensor, used: Sequence[int]) -> Tensor:
         x = torch.relu(self.trunk(x))
-        for each in used:
-            x = x + self.outer[each](torch.tanh(self.inner[each](x)))
+        for branch in used:
+            x = x + self.outer[branch](torch.tanh(self.inner[branch](x)))
         out: Tensor = self.last(x)
         return out
 
@@ -53,7 +53,7 @@ PATTERNS: dict[str, Pattern] = {
     "ranks": lambda rank, step: (rank % 2,),
     "one rank": lambda rank, step: (0, 1) if rank == 0 and step % 3 == 1 else (0,),
     "never": lambda rank, step: (0,),
-    "drawn": lambda rank, step: [each for each in (0, 1) if torch.rand(1, generator=_seeded(rank, step)) < 0.3],
+    "drawn": lambda rank, step: [branch for branch in (0, 1) if torch.rand(1, generator=_seeded(rank, step)) < 0.3],
 }
 
 
@@ -77,13 +77,13 @@ class Ledger:
 
 
 def plan_of(model: nn.Module, codec: str, world_size: int, *, primitive: str, any_unused: bool) -> Plan:
-    sizes = {name: each.numel() for name, each in model.named_parameters()}
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     names = list(sizes)[::-1]
     if not any_unused:
         names = _ready(model)
     groups = [names[:3], names[3:7], names[7:]]
     primitive = primitive or algorithm(codec).primitives[0]
-    planned = tuple(PlannedGroup(tuple(own), codec, primitive, 0) for own in groups)
+    planned = tuple(PlannedGroup(tuple(group_names), codec, primitive, 0) for group_names in groups)
     return Plan(world_size, sizes, planned, DEFINED if any_unused else READY)
 
 
@@ -115,44 +115,45 @@ def _kept(
     wrapped = gradients.wrap(model, plan, door, gradient_as_bucket_view=options.get("view", True), **chosen)
     plain = DistributedDataParallel(copy.deepcopy(model), find_unused_parameters=any_unused, process_group=door.group)
     twin = copy.deepcopy(model)
-    found = Ledger(_zeros(model), _zeros(model), _zeros(model))
+    ledger = Ledger(_zeros(model), _zeros(model), _zeros(model))
     rank = door.ranks[door.rank]
     velocity, momentum = _zeros(model), plan.momentum if algorithm(codec).has_momentum else 0.0
     for step in range(steps):
         used = PATTERNS[pattern](rank, step)
-        for each in (wrapped, plain):
-            each.zero_grad(set_to_none=options.get("to_none", True))
+        for model_there in (wrapped, plain):
+            model_there.zero_grad(set_to_none=options.get("to_none", True))
         for number in range(sends):
             for quiet in [True] * accumulate + [False]:
                 x, y = work.batch(rank, 100 * step + 10 * number + quiet)
-                for each in (wrapped, plain):
-                    with each.no_sync() if quiet else nullcontext():
-                        nn.functional.cross_entropy(each(x, used), y).backward()
+                for model_there in (wrapped, plain):
+                    with model_there.no_sync() if quiet else nullcontext():
+                        nn.functional.cross_entropy(model_there(x, used), y).backward()
                 nn.functional.cross_entropy(twin(x, used), y).backward()
-        for (name, parameter), own in zip(model.named_parameters(), twin.parameters(), strict=True):
-            came = own.grad if own.grad is not None else torch.zeros_like(own)
+        for (name, parameter), twins in zip(model.named_parameters(), twin.parameters(), strict=True):
+            came = twins.grad if twins.grad is not None else torch.zeros_like(twins)
             if parameter.grad is not None:  # else SGD passes over it, momentum and all
-                found.applied[name] += parameter.grad
+                ledger.applied[name] += parameter.grad
                 velocity[name] = momentum * velocity[name] + came
                 came = velocity[name]
-            found.came[name] += came
+            ledger.came[name] += came
         twin.zero_grad()
-        found.untouched.append(
-            [each.grad is None for each in model.parameters()] == [each.grad is None for each in plain.parameters()]
+        ledger.untouched.append(
+            [parameter.grad is None for parameter in model.parameters()]
+            == [parameter.grad is None for parameter in plain.parameters()]
         )
-    remember(found, gradients.hook_of(wrapped))
-    for book in (found.came, found.remembered):
+    remember(ledger, gradients.hook_of(wrapped))
+    for book in (ledger.came, ledger.remembered):
         for name in book:
             book[name] = door.gather(book[name], channel="test").mean(0)
-    return found
+    return ledger
 
 
-def remember(found: Ledger, hook: gradients.Hook) -> None:
+def remember(ledger: Ledger, hook: gradients.Hook) -> None:
     """Of this rank, with what it owes of its slice."""
     for key, tensor in hook.state_dict().items():
         what, _, name = key.partition("/")
         if what in ("residual", "owed"):
-            found.remembered[name] += tensor.view_as(found.remembered[name])
+            ledger.remembered[name] += tensor.view_as(ledger.remembered[name])
 
 
 def every_kept(cases: Sequence[tuple[str, str, str, int, dict[str, Any]]]) -> list[Ledger]:
@@ -161,73 +162,88 @@ def every_kept(cases: Sequence[tuple[str, str, str, int, dict[str, Any]]]) -> li
         return [_kept(door, *case, None) for case in cases]
 
 
-def in_groups(cases: Sequence[tuple[str, str]], options: dict[str, Any]) -> tuple[Any, list[Ledger]]:
+def in_groups(cases: Sequence[tuple[str, str]], options: dict[str, Any]) -> tuple["BesideDDP", list[Ledger]]:
     """Groups side by side: what `beside_ddp` says, and books."""
     with_ddp = beside_ddp(options, 4)
     return with_ddp, [kept(*case, "drawn", 12, options) for case in cases]
 
 
-def beside_ddp(options: dict[str, Any], steps: int) -> tuple[list[Tensor], list[Tensor], float]:
+class BesideDDP(NamedTuple):
     """Weights after training by `none` and by plain DDP over the same group; their distance to the world's first."""
-    group, own = _group(options)
+
+    ours: list[Tensor]
+    plain: list[Tensor]
+    apart: float
+
+
+def beside_ddp(options: dict[str, Any], steps: int) -> BesideDDP:
+    group, group_ranks = _group(options)
     chosen: dict[str, Any] = {"device_mesh": group} if options.get("mesh") else {"process_group": group}
-    found = []
+    weights = []
     for kind in ("none", "ddp"):
         torch.manual_seed(dist.get_rank())  # the group's first rank tells the others its weights
         model = work.Net()
         if kind == "none":
-            plan = work.plan_by_hand(model, "none", len(own))
+            plan = work.plan_by_hand(model, "none", len(group_ranks))
             wrapped = gradients.wrap(model, plan, **chosen)
-            assert gradients.hook_of(wrapped).door.ranks == tuple(own)
+            assert gradients.hook_of(wrapped).door.ranks == tuple(group_ranks)
         else:
             wrapped = DistributedDataParallel(model, **chosen)
         work.trained(wrapped, steps, dist.get_rank())
         if kind == "none":
             gradients.hook_of(wrapped).door.close()
-        found.append(work.weights(model))
-    first = torch.cat([each.flatten() for each in found[0]])
+        weights.append(work.weights(model))
+    first = torch.cat([weight.flatten() for weight in weights[0]])
     worlds = first.clone()
     dist.broadcast(worlds, 0)
-    return found[0], found[1], float((first - worlds).norm())
+    return BesideDDP(weights[0], weights[1], float((first - worlds).norm()))
 
 
 def _group(options: dict[str, Any]) -> tuple[Any, list[int]]:
     ranks: list[list[int]] = options.get("groups") or [list(range(dist.get_world_size()))]
-    [own] = [each for each in ranks if dist.get_rank() in each]
+    [mine] = [group_ranks for group_ranks in ranks if dist.get_rank() in group_ranks]
     if options.get("mesh"):  # pairs of neighbours along "replicate", or of those further apart
         names = ("other", "replicate") if ranks[0][1] == 1 else ("replicate", "other")
-        return init_device_mesh("cpu", (2, 2), mesh_dim_names=names)["replicate"], own
+        return init_device_mesh("cpu", (2, 2), mesh_dim_names=names)["replicate"], mine
     if not options.get("groups"):
-        return None, own
-    made = [dist.new_group(each) for each in ranks]
-    return made[ranks.index(own)], own
+        return None, mine
+    made = [dist.new_group(group_ranks) for group_ranks in ranks]
+    return made[ranks.index(mine)], mine
 
 
 def _ready(model: nn.Module) -> list[str]:
-    found: list[str] = []
+    ready: list[str] = []
     handles = [
-        each.register_post_accumulate_grad_hook(lambda _, name=name: found.append(name))
-        for name, each in model.named_parameters()
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: ready.append(name))
+        for name, parameter in model.named_parameters()
     ]
     x, y = work.batch(0, 0)
     nn.functional.cross_entropy(model(x, (0, 1)), y).backward()
     for handle in handles:
         handle.remove()
     model.zero_grad()
-    return found
+    return ready
 
 
 def _zeros(model: nn.Module) -> dict[str, Tensor]:
-    return {name: torch.zeros_like(each) for name, each in model.named_parameters()}
+    return {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
 
 
 def _seeded(rank: int, step: int) -> torch.Generator:
     return torch.Generator().manual_seed(97 * step + rank)
 
 
-def uneven(cases: Sequence[tuple[str, str]], batches: Sequence[int]) -> tuple[list[Ledger], list[Tensor], list[Tensor]]:
-    """Under `join`, a rank with so many batches: books of the one that goes on longest; weights by `none` and DDP."""
-    found, trained = [], []
+class Uneven(NamedTuple):
+    """Books of the rank that goes on longest; weights by `none` and by DDP."""
+
+    books: list[Ledger]
+    ours: list[Tensor]
+    plain: list[Tensor]
+
+
+def uneven(cases: Sequence[tuple[str, str]], batches: Sequence[int]) -> Uneven:
+    """Under `join`, a rank with so many batches."""
+    ledgers, trained = [], []
     longest = batches.index(max(batches))
     with Door() as door:
         for codec, primitive in cases:
@@ -238,8 +254,8 @@ def uneven(cases: Sequence[tuple[str, str]], batches: Sequence[int]) -> tuple[li
             with wrapped.join():
                 for step in range(batches[door.rank]):
                     wrapped.zero_grad()
-                    for each in (wrapped, twin):
-                        work.loss_of(each, work.batch(door.rank, step)).backward()
+                    for trained_here in (wrapped, twin):
+                        work.loss_of(trained_here, work.batch(door.rank, step)).backward()
                     for name, parameter in model.named_parameters():
                         assert parameter.grad is not None
                         books.applied[name] += parameter.grad
@@ -251,7 +267,7 @@ def uneven(cases: Sequence[tuple[str, str]], batches: Sequence[int]) -> tuple[li
                 books.came[name] = door.gather(books.came[name], channel="test").mean(0)
                 books.remembered[name] = door.gather(books.remembered[name], channel="test").mean(0)
                 books.applied[name] = door.gather(books.applied[name], channel="test")[longest]
-            found.append(books)
+            ledgers.append(books)
         for kind in ("none", "ddp"):
             model = work.built()
             plain = DistributedDataParallel(model)
@@ -260,7 +276,7 @@ def uneven(cases: Sequence[tuple[str, str]], batches: Sequence[int]) -> tuple[li
             with chosen.join():
                 work.trained(chosen, batches[door.rank], door.rank)
             trained.append(work.weights(chosen))
-    return found, trained[0], trained[1]
+    return Uneven(ledgers, trained[0], trained[1])
 
 
 def refused() -> dict[str, str]:
@@ -324,7 +340,7 @@ def fallen(codec: str, primitive: str, window: int, steps: int, rivals: dict[str
     plan = plan_of(model, codec, dist.get_world_size(), primitive=primitive, any_unused=skip)
     plan = replace(plan, predicted=Prediction(1.0, 0.5), rivals=rivals)
     twin = copy.deepcopy(model)
-    found = Fallen(Ledger(_zeros(model), _zeros(model), _zeros(model)), [], None, [], [], [], [])
+    outcome = Fallen(Ledger(_zeros(model), _zeros(model), _zeros(model)), [], None, [], [], [], [])
     with Door() as door, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         scaler = work.Scaler()
@@ -332,54 +348,63 @@ def fallen(codec: str, primitive: str, window: int, steps: int, rivals: dict[str
         plain = DistributedDataParallel(copy.deepcopy(model), find_unused_parameters=skip)
         hook = gradients.hook_of(wrapped)
         poisoned = False
-        sums = torch.zeros(2, sum(each.numel() for each in model.parameters()))
+        sums = torch.zeros(2, sum(parameter.numel() for parameter in model.parameters()))
         for step in range(steps):
             used = (0, 1) if not skip or step % 4 == 3 else (0,)
             x, y = work.batch(door.rank, step)
             before = hook.fell_back
             poison = before is not None and not poisoned
-            for each in (wrapped, plain, twin):
-                each.zero_grad()
-                loss = nn.functional.cross_entropy(each(x, used), y)
-                loss = loss * scaler.scale if each is wrapped else loss
-                (loss * torch.inf if poison and each is wrapped and door.rank else loss).backward()
+            for model_there in (wrapped, plain, twin):
+                model_there.zero_grad()
+                loss = nn.functional.cross_entropy(model_there(x, used), y)
+                loss = loss * scaler.scale if model_there is wrapped else loss
+                (loss * torch.inf if poison and model_there is wrapped and door.rank else loss).backward()
             if hook.fell_back != before:
-                found.at.append(step)
+                outcome.at.append(step)
             if poison:
                 poisoned = True
-                assert all(bool(each.grad.isnan().all()) for each in model.parameters() if each.grad is not None)
+                assert all(
+                    bool(parameter.grad.isnan().all()) for parameter in model.parameters() if parameter.grad is not None
+                )
                 continue
             away, size = 0.0, 0.0
-            for own in model.parameters():
-                if own.grad is not None:
-                    own.grad.div_(scaler.scale)
-            for name, own in model.named_parameters():
-                if own.grad is not None:
-                    found.books.applied[name] += own.grad
-            for name, own in twin.named_parameters():
-                if own.grad is not None:
-                    found.books.came[name] += own.grad
-            for own, ddps in zip(model.parameters(), plain.parameters(), strict=True):
-                assert (own.grad is None) == (ddps.grad is None)
-                if own.grad is not None and ddps.grad is not None:
-                    away, size = away + float((own.grad - ddps.grad).norm()), size + float(ddps.grad.norm())
-            found.off.append(away / size)
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.div_(scaler.scale)
+            for name, parameter in model.named_parameters():
+                if parameter.grad is not None:
+                    outcome.books.applied[name] += parameter.grad
+            for name, parameter in twin.named_parameters():
+                if parameter.grad is not None:
+                    outcome.books.came[name] += parameter.grad
+            for ours, ddps in zip(model.parameters(), plain.parameters(), strict=True):
+                assert (ours.grad is None) == (ddps.grad is None)
+                if ours.grad is not None and ddps.grad is not None:
+                    away, size = away + float((ours.grad - ddps.grad).norm()), size + float(ddps.grad.norm())
+            outcome.off.append(away / size)
             if step:  # the first is sent as it is; the next opens the window
                 sums += torch.stack([_flat(plain), _flat(model)]) if step > 1 else 0.0
-            if len(hook.progress) > len(found.shares):
-                found.shares.append(1 - float((sums[1] - sums[0]).norm() ** 2 / sums[0].norm() ** 2))
+            if len(hook.progress) > len(outcome.shares):
+                outcome.shares.append(1 - float((sums[1] - sums[0]).norm() ** 2 / sums[0].norm() ** 2))
                 sums.zero_()
-        remember(found.books, hook)
-        for name in found.books.came:
-            found.books.came[name] = door.gather(found.books.came[name], channel="test").mean(0)
-            found.books.remembered[name] = door.gather(found.books.remembered[name], channel="test").mean(0)
-        found.progress, found.spec = hook.progress, hook.fell_back
-        found.said = [str(each.message) for each in said if "falls back" in str(each.message)]
-    return found
+        remember(outcome.books, hook)
+        for name in outcome.books.came:
+            outcome.books.came[name] = door.gather(outcome.books.came[name], channel="test").mean(0)
+            outcome.books.remembered[name] = door.gather(outcome.books.remembered[name], channel="test").mean(0)
+        outcome.progress, outcome.spec = hook.progress, hook.fell_back
+        outcome.said = [str(warning.message) for warning in said if "falls back" in str(warning.message)]
+    return outcome
 
 
-def progress_bytes(codec: str, window: int) -> tuple[int, int, int]:
+class ProgressBytes(NamedTuple):
     """What measuring has sent in two windows, and all; and how many values were drawn."""
+
+    measuring: int
+    everything: int
+    num_drawn: int
+
+
+def progress_bytes(codec: str, window: int) -> ProgressBytes:
     with Door() as door:
         model = nn.Sequential(nn.Linear(24, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 4))
         wrapped = gradients.wrap(model, work.plan_by_hand(model, codec, 2), door, progress_every=window)
@@ -389,8 +414,14 @@ def progress_bytes(codec: str, window: int) -> tuple[int, int, int]:
         assert hook._watch is not None
         work.trained(wrapped, 2 * hook._watch.steps, door.rank)
         books = {channel: sum(book.bytes_to.values()) for channel, book in door.books.take().items()}
-        return books["gradients.progress"], sum(books.values()), sum(map(len, hook._watch._places.values()))
+        num_drawn = sum(map(len, hook._watch._places.values()))
+        return ProgressBytes(books["gradients.progress"], sum(books.values()), num_drawn)
 
 
 def _flat(model: nn.Module) -> Tensor:
-    return torch.cat([(each if each.grad is None else each.grad).detach().flatten() for each in model.parameters()])
+    return torch.cat(
+        [
+            (parameter if parameter.grad is None else parameter.grad).detach().flatten()
+            for parameter in model.parameters()
+        ]
+    )

@@ -23,9 +23,9 @@ def test_plan_says_groups_and_steps_beforehand(tmp_path: Path) -> None:
     words = ["plan", "gradients", "--network", "tests.gradients.own:make", "--codec", "topk:0.05"]
     files = ["--json", str(tmp_path / "plan.json"), "--trace", str(tmp_path / "trace.json")]
     command = [sys.executable, "-m", "thinwire", *words, *files]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
-    assert found.returncode == 0, found.stderr
-    assert "topk:0.05" in found.stdout
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "topk:0.05" in done.stdout
     content = json.loads((tmp_path / "plan.json").read_text())
     assert {row["method"] for row in content["rows"]} == {"cupcake", "none", "bfloat16", "layer-wise", "one"}
     assert content["recommended"] == min(content["rows"], key=lambda row: row["step_s"])["method"]
@@ -40,9 +40,9 @@ def test_plan_names_what_is_no_network() -> None:
 
 
 def test_the_example_learns() -> None:
-    found = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=120, check=False)
-    assert found.returncode == 0, found.stderr
-    assert float(re.findall(r"steps: (\d+\.\d+)", found.stdout)[0]) < 0.6  # 0.69 by guessing
+    done = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(re.findall(r"steps: (\d+\.\d+)", done.stdout)[0]) < 0.6  # 0.69 by guessing
     assert len(EXAMPLE.read_text().splitlines()) <= 100
 
 
@@ -58,19 +58,19 @@ def rows(case: Case, folder: str) -> dict[str, Any]:
 def test_every_method_trains_the_same_network(tmp_path: Path) -> None:
     methods = ("none", "bfloat16", "powersgd", "layer-wise", "one", "equal:3", "cupcake", "auto", "local")
     case = Case("c", "gradients", methods, 2, settings={"blocks": 1, "width": 8, "turn": 1, "batch": 4})
-    found = launch.run(rows, case, str(tmp_path), workers=2)[0]
-    assert set(found) == set(methods)
-    assert found["one"]["groups"] == 1
-    assert found["equal:3"]["groups"] == 3
-    assert found["cupcake"]["predicted_s"] <= min(
-        found[name]["predicted_s"] for name in ("one", "equal:3", "layer-wise")
+    by_method = launch.run(rows, case, str(tmp_path), workers=2)[0]
+    assert set(by_method) == set(methods)
+    assert by_method["one"]["groups"] == 1
+    assert by_method["equal:3"]["groups"] == 3
+    assert by_method["cupcake"]["predicted_s"] <= min(
+        by_method[name]["predicted_s"] for name in ("one", "equal:3", "layer-wise")
     )
-    assert all(row["loss"] > 0 for row in found.values())
+    assert all(row["loss"] > 0 for row in by_method.values())
 
 
 def test_convergence_compares_final_losses(tmp_path: Path) -> None:
     settings = {"task": "gpt", "layers": 1, "width": 16, "steps": 12, "batch": 4}
     case = Case("c", "convergence", ("none", "topk:0.1", "sign --no-feedback"), 2, settings=settings)
-    found = launch.run(rows, case, str(tmp_path), workers=2)[0]
-    assert found["none"]["loss_ratio"] == 1.0
-    assert 0.5 < found["topk:0.1"]["loss_ratio"] < 2.0
+    by_method = launch.run(rows, case, str(tmp_path), workers=2)[0]
+    assert by_method["none"]["loss_ratio"] == 1.0
+    assert 0.5 < by_method["topk:0.1"]["loss_ratio"] < 2.0

@@ -33,11 +33,11 @@ SEVERAL_PASSES: list[dict[str, Any]] = [
 def balance(cases: Sequence[Any], ranks: Sequence[Sequence[ledger.Ledger]]) -> None:
     """These cases' ledgers do, on every rank."""
     for number, case in enumerate(cases):
-        for found in (books[number] for books in ranks):
-            assert found.missing() < 1e-4, case
-            assert all(found.untouched), case
+        for book in (books[number] for books in ranks):
+            assert book.missing() < 1e-4, case
+            assert all(book.untouched), case
             # Or there was nothing to lose.
-            assert float(found.remembered["trunk.weight"].norm()) > 0.01, case
+            assert float(book.remembered["trunk.weight"].norm()) > 0.01, case
 
 
 def kept(cases: list[tuple[str, str, str, int, dict[str, Any]]], workers: int) -> None:
@@ -54,28 +54,28 @@ def test_nothing_is_lost_by_any_codec() -> None:
 
 
 def test_nothing_is_lost_by_several_passes() -> None:
-    kept([(*each, "turns", 5, options) for each in LOSSY for options in SEVERAL_PASSES], 2)
+    kept([(codec, primitive, "turns", 5, options) for codec, primitive in LOSSY for options in SEVERAL_PASSES], 2)
 
 
 @pytest.mark.parametrize(
     "options", [{"groups": [[0, 1], [2, 3]], "mesh": True}, {"groups": [[0, 2], [1, 3]], "mesh": False}]
 )
 def test_groups_side_by_side_train_as_with_ddp_and_lose_nothing(options: dict[str, Any]) -> None:
-    found = launch.run(ledger.in_groups, LOSSY, options, workers=4)
-    for rank, ((ours, plain, apart), _) in enumerate(found):
+    outcomes = launch.run(ledger.in_groups, LOSSY, options, workers=4)
+    for rank, ((ours, plain, apart), _) in enumerate(outcomes):
         assert all(torch.equal(a, b) for a, b in zip(ours, plain, strict=True))  # sums of two have one order
         assert (apart == 0.0) == (rank in options["groups"][0])
-    balance(LOSSY, [books for _, books in found])
+    balance(LOSSY, [books for _, books in outcomes])
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("batches", [[4, 9, 6], [5, 0, 5]])
 def test_ranks_that_run_out_of_batches_answer_for_the_others(batches: list[int]) -> None:
     """With `join`, as with DDP: zeros from those who have none, and what they remember."""
-    found = launch.run(ledger.uneven, [*LOSSY, ("none", "")], batches, workers=3)
-    for books, ours, plain in found:
-        for each in books:
-            assert each.missing() < 1e-4
+    outcomes = launch.run(ledger.uneven, [*LOSSY, ("none", "")], batches, workers=3)
+    for books, ours, plain in outcomes:
+        for book in books:
+            assert book.missing() < 1e-4
         for a, b in zip(ours, plain, strict=True):
             torch.testing.assert_close(a, b)
 
@@ -87,7 +87,7 @@ def test_the_first_rank_needs_a_batch_to_join() -> None:
 
 
 def test_what_cannot_be_is_refused_in_words() -> None:
-    told = launch.run(ledger.refused, workers=3)
+    refusals = launch.run(ledger.refused, workers=3)
     words = {
         "door of a group": r"door reaches ranks 0, 1, gradients are averaged over ranks 0, 1, 2; give Door\(group",
         "door of all": "door reaches ranks 0, 1, 2, gradients are averaged over ranks 0, 1;",
@@ -100,5 +100,5 @@ def test_what_cannot_be_is_refused_in_words() -> None:
         "join of unused": "parameters that may get no gradient",
     }
     for what, match in words.items():
-        assert re.search(match, told[0][what]), told[0].get(what)
-    assert "rank 2 is not in its process_group" in told[2]["not in it"]
+        assert re.search(match, refusals[0][what]), refusals[0].get(what)
+    assert "rank 2 is not in its process_group" in refusals[2]["not in it"]

@@ -30,19 +30,19 @@ def exhaustive(backward_s: Sequence[float], routes: Sequence[Route], most_groups
     hold, send, finish = np.zeros((3, len(routes), n, n + 1))
     for (at, route), start in itertools.product(enumerate(routes), range(n)):
         for end in range(start + 1, n + 1):
-            own = slice(start, end)
-            hold[at, start, end] = sum(backward_s[own]) + route.compress_fixed_s + sum(route.compress_s[own])
-            send[at, start, end] = route.transfer_s(sum(route.nbytes[own]))
-            finish[at, start, end] = route.decompress_fixed_s + sum(route.decompress_s[own])
+            group = slice(start, end)
+            hold[at, start, end] = sum(backward_s[group]) + route.compress_fixed_s + sum(route.compress_s[group])
+            send[at, start, end] = route.transfer_s(sum(route.nbytes[group]))
+            finish[at, start, end] = route.decompress_fixed_s + sum(route.decompress_s[group])
     start_K = np.zeros(cut_NK.shape[1], dtype=int)
     compute_K, channel_K = np.zeros((2, cut_NK.shape[1]))
     arrivals, finishes = [], []
     for end, (cut_K, way_K) in enumerate(zip(cut_NK, way_NK, strict=True), start=1):
-        group = way_K, start_K, end
-        compute_K = np.where(cut_K, compute_K + hold[group], compute_K)
-        channel_K = np.where(cut_K, np.maximum(compute_K, channel_K) + send[group], channel_K)
+        option = way_K, start_K, end
+        compute_K = np.where(cut_K, compute_K + hold[option], compute_K)
+        channel_K = np.where(cut_K, np.maximum(compute_K, channel_K) + send[option], channel_K)
         arrivals.append(channel_K)
-        finishes.append(finish[group])
+        finishes.append(finish[option])
         start_K = np.where(cut_K, end, start_K)
     over_K = compute_K
     for cut_K, arrival_K, finish_K in zip(cut_NK, arrivals, finishes, strict=True):
@@ -55,17 +55,17 @@ def plain(backward_s: Sequence[float], routes: Sequence[Route]) -> float:
     n = len(backward_s)
     labels_E4: list[list[tuple[float, ...]]] = [[(0.0,) * 4]]
     for end in range(1, n + 1):
-        found = []
+        spans = []
         for start, route in itertools.product(range(end), routes):
-            own = slice(start, end)
-            hold = sum(backward_s[own]) + route.compress_fixed_s + sum(route.compress_s[own])
-            send = route.transfer_s(sum(route.nbytes[own]))
-            finish = route.decompress_fixed_s + sum(route.decompress_s[own])
+            group = slice(start, end)
+            hold = sum(backward_s[group]) + route.compress_fixed_s + sum(route.compress_s[group])
+            send = route.transfer_s(sum(route.nbytes[group]))
+            finish = route.decompress_fixed_s + sum(route.decompress_s[group])
             for compute, channel, over, alone in labels_E4[start]:
                 arrival = max(compute + hold, channel) + send
-                found.append((compute + hold, arrival, max(over, arrival) + finish, alone + hold + finish))
+                spans.append((compute + hold, arrival, max(over, arrival) + finish, alone + hold + finish))
         kept: list[tuple[float, ...]] = []
-        for label in sorted(found):
+        for label in sorted(spans):
             if not any(all(a <= b + 1e-12 for a, b in zip(other, label, strict=True)) for other in kept):
                 kept.append(label)
         labels_E4.append(kept)
@@ -132,10 +132,10 @@ def a_model(num_tensors: int, seed: int, backward_s: float, bits_per_s: float) -
     ]
 
 
-def check(found: Fusion, backward_s: Sequence[float], routes: Sequence[Route]) -> None:
-    assert found.seconds == pytest.approx(replay(backward_s, routes, found.ends, found.chosen).seconds, rel=1e-12)
-    assert len(found.ends) <= found.most_groups <= max(len(backward_s), found.most_groups * found.imposed)
-    assert found.gap_s >= 0
+def check(fusion: Fusion, backward_s: Sequence[float], routes: Sequence[Route]) -> None:
+    assert fusion.seconds == pytest.approx(replay(backward_s, routes, fusion.ends, fusion.chosen).seconds, rel=1e-12)
+    assert len(fusion.ends) <= fusion.most_groups <= max(len(backward_s), fusion.most_groups * fusion.imposed)
+    assert fusion.gap_s >= 0
 
 
 def fixed_plans(backward_s: Sequence[float], routes: Sequence[Route]) -> dict[str, float]:
@@ -158,10 +158,10 @@ def test_one_route_equals_exhaustive_search(block: int) -> None:
         if math.isinf(best):
             continue
         finite += 1
-        found = fuse(backward_s, routes)
-        assert found.seconds == pytest.approx(best, rel=1e-12, abs=0), seed
-        assert (found.gap_s, found.imposed) == (0.0, False), seed
-        check(found, backward_s, routes)
+        fusion = fuse(backward_s, routes)
+        assert fusion.seconds == pytest.approx(best, rel=1e-12, abs=0), seed
+        assert (fusion.gap_s, fusion.imposed) == (0.0, False), seed
+        check(fusion, backward_s, routes)
     assert finite >= 275
 
 
@@ -172,10 +172,10 @@ def test_several_routes_equal_exhaustive_search(num_routes: int) -> None:
         best = exhaustive(backward_s, routes)
         if math.isinf(best):
             continue
-        found = fuse(backward_s, routes)
-        assert found.seconds == pytest.approx(best, rel=1e-12, abs=0), seed
-        assert found.gap_s == 0, seed
-        check(found, backward_s, routes)
+        fusion = fuse(backward_s, routes)
+        assert fusion.seconds == pytest.approx(best, rel=1e-12, abs=0), seed
+        assert fusion.gap_s == 0, seed
+        check(fusion, backward_s, routes)
 
 
 @pytest.mark.parametrize(("num_routes", "num_tensors"), [(1, 24), (2, 12), (3, 9)])
@@ -185,9 +185,9 @@ def test_more_tensors_equal_the_plain_programme(num_routes: int, num_tensors: in
         best = plain(backward_s, routes)
         if math.isinf(best):
             continue
-        found = fuse(backward_s, routes)
-        assert found.seconds == pytest.approx(best, rel=1e-11, abs=0), seed
-        assert found.gap_s == 0, seed
+        fusion = fuse(backward_s, routes)
+        assert fusion.seconds == pytest.approx(best, rel=1e-11, abs=0), seed
+        assert fusion.gap_s == 0, seed
 
 
 def test_labels_alone_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,9 +211,9 @@ def test_labels_alone_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
             nbytes = tuple(randomness.integers(0, 20, 6).tolist())
             costs = tuple(compress_s), tuple(decompress_s), nbytes, compress_fixed_s, decompress_fixed_s
             routes.append(Route("any", *costs, transfer_s))
-        found = fuse(backward_s, routes)
-        assert found.seconds == pytest.approx(exhaustive(backward_s, routes), rel=1e-12, abs=0), seed
-        assert found.gap_s == 0, seed
+        fusion = fuse(backward_s, routes)
+        assert fusion.seconds == pytest.approx(exhaustive(backward_s, routes), rel=1e-12, abs=0), seed
+        assert fusion.gap_s == 0, seed
 
 
 @pytest.mark.parametrize("num_routes", [1, 2])
@@ -225,11 +225,11 @@ def test_an_imposed_number_of_groups_is_kept_to(num_routes: int) -> None:
         best = exhaustive(backward_s, routes, most)
         if math.isinf(best):
             continue
-        found = fuse(backward_s, routes, most_groups=most)
-        assert found.seconds == pytest.approx(best, rel=1e-12, abs=0), seed
-        assert (found.gap_s, found.most_groups, found.imposed) == (0.0, most, True), seed
-        check(found, backward_s, routes)
-        binding += found.seconds > fuse(backward_s, routes).seconds
+        fusion = fuse(backward_s, routes, most_groups=most)
+        assert fusion.seconds == pytest.approx(best, rel=1e-12, abs=0), seed
+        assert (fusion.gap_s, fusion.most_groups, fusion.imposed) == (0.0, most, True), seed
+        check(fusion, backward_s, routes)
+        binding += fusion.seconds > fuse(backward_s, routes).seconds
     assert binding >= 20
 
 
@@ -249,11 +249,11 @@ def test_what_is_given_up_or_tolerated_is_within_the_stated_gap(block: int, monk
         if math.isinf(best):
             continue
         for tolerance in (0.0, 0.05):
-            found = fuse(backward_s, routes, tolerance=tolerance)
-            check(found, backward_s, routes)
-            assert best >= found.seconds - found.gap_s - 1e-12 * best, seed
-            unproven += found.gap_s > 0
-            missed += found.seconds > best * (1 + 1e-9)
+            fusion = fuse(backward_s, routes, tolerance=tolerance)
+            check(fusion, backward_s, routes)
+            assert best >= fusion.seconds - fusion.gap_s - 1e-12 * best, seed
+            unproven += fusion.gap_s > 0
+            missed += fusion.seconds > best * (1 + 1e-9)
     assert unproven >= 20
     assert missed >= 3
 
@@ -261,56 +261,56 @@ def test_what_is_given_up_or_tolerated_is_within_the_stated_gap(block: int, monk
 def test_tolerance_bounds_what_is_lost() -> None:
     backward_s, routes = a_model(100, seed=1, backward_s=0.1, bits_per_s=1e9)
     exact = fuse(backward_s, routes)
-    found = fuse(backward_s, routes, tolerance=0.02)
-    assert found.gap_s <= 0.02 * found.seconds
-    assert found.seconds - found.gap_s <= exact.seconds <= found.seconds
+    fusion = fuse(backward_s, routes, tolerance=0.02)
+    assert fusion.gap_s <= 0.02 * fusion.seconds
+    assert fusion.seconds - fusion.gap_s <= exact.seconds <= fusion.seconds
 
 
 @pytest.mark.parametrize("bits_per_s", [1e8, 1e9, 5e9, 2e10])
 @pytest.mark.parametrize("route", [1, 4])
 def test_300_tensors_and_one_route_are_proven(route: int, bits_per_s: float) -> None:
     backward_s, routes = a_model(300, seed=0, backward_s=0.1, bits_per_s=bits_per_s)
-    found = fuse(backward_s, [routes[route]])
-    assert found.gap_s == 0
-    check(found, backward_s, [routes[route]])
+    fusion = fuse(backward_s, [routes[route]])
+    assert fusion.gap_s == 0
+    check(fusion, backward_s, [routes[route]])
     for name, seconds in fixed_plans(backward_s, [routes[route]]).items():
-        assert found.seconds <= seconds * (1 + 1e-12), name
+        assert fusion.seconds <= seconds * (1 + 1e-12), name
 
 
 def test_2000_tensors_and_one_route_are_proven() -> None:
     backward_s, routes = a_model(2000, seed=0, backward_s=0.1, bits_per_s=1e9)
-    found = fuse(backward_s, routes[4:5])
-    assert found.gap_s == 0
-    check(found, backward_s, routes[4:5])
+    fusion = fuse(backward_s, routes[4:5])
+    assert fusion.gap_s == 0
+    check(fusion, backward_s, routes[4:5])
 
 
 @pytest.mark.parametrize("num_tensors", [300, 2000])
 def test_both_routes_for_payloads_to_meet(num_tensors: int) -> None:
     """As a plan for one codec asks: proven, or within a hundredth and said."""
     backward_s, routes = a_model(num_tensors, seed=0, backward_s=0.1, bits_per_s=1e9)
-    found = fuse(backward_s, routes[4:6])
-    assert found.gap_s <= (0.01 * found.seconds if num_tensors > 300 else 0)
+    fusion = fuse(backward_s, routes[4:6])
+    assert fusion.gap_s <= (0.01 * fusion.seconds if num_tensors > 300 else 0)
     for one in routes[4:6]:
         for name, seconds in fixed_plans(backward_s, [one]).items():
-            assert found.seconds <= seconds * (1 + 1e-12), name
+            assert fusion.seconds <= seconds * (1 + 1e-12), name
 
 
 @pytest.mark.parametrize(("num_tensors", "bits_per_s"), [(160, 1e8), (160, 5e9), (300, 2e10)])
 def test_six_routes_within_a_hundredth(num_tensors: int, bits_per_s: float) -> None:
     backward_s, routes = a_model(num_tensors, seed=1, backward_s=0.05, bits_per_s=bits_per_s)
-    found = fuse(backward_s, routes)
-    assert found.gap_s <= 0.01 * found.seconds
-    check(found, backward_s, routes)
+    fusion = fuse(backward_s, routes)
+    assert fusion.gap_s <= 0.01 * fusion.seconds
+    check(fusion, backward_s, routes)
     for name, seconds in fixed_plans(backward_s, routes).items():
-        assert found.seconds <= seconds * (1 + 1e-12), name
+        assert fusion.seconds <= seconds * (1 + 1e-12), name
 
 
 def test_a_choice_of_routes_is_no_worse_than_any_one() -> None:
     backward_s, routes = a_model(60, seed=3, backward_s=0.05, bits_per_s=3e9)
-    found = fuse(backward_s, routes)
-    assert found.gap_s <= 0.01 * found.seconds
-    assert len(set(found.chosen)) > 1
-    assert found.seconds < min(fuse(backward_s, [route]).seconds for route in routes)
+    fusion = fuse(backward_s, routes)
+    assert fusion.gap_s <= 0.01 * fusion.seconds
+    assert len(set(fusion.chosen)) > 1
+    assert fusion.seconds < min(fuse(backward_s, [route]).seconds for route in routes)
 
 
 def test_groups_that_cost_nothing_extra_are_proven() -> None:
@@ -318,18 +318,18 @@ def test_groups_that_cost_nothing_extra_are_proven() -> None:
     backward_s, (_, bf16, *_) = a_model(300, seed=2, backward_s=0.1, bits_per_s=1e9)
     for transfer in (lambda size: 1.2e-8 * size, lambda size: 0.0, lambda size: 1e-4 * math.ceil(size / 4096)):
         route = Route("free", bf16.compress_s, bf16.decompress_s, bf16.nbytes, 0.0, 0.0, transfer)
-        found = fuse(backward_s, [route])
-        assert found.gap_s == 0
-        assert found.most_groups == 300
-        assert found.seconds <= replay(backward_s, [route], layer_wise(300), [0] * 300).seconds * (1 + 1e-12)
+        fusion = fuse(backward_s, [route])
+        assert fusion.gap_s == 0
+        assert fusion.most_groups == 300
+        assert fusion.seconds <= replay(backward_s, [route], layer_wise(300), [0] * 300).seconds * (1 + 1e-12)
 
 
 def test_huge_latency_asks_for_one_group_and_says_that_more_cannot_pay() -> None:
     backward_s, (_, bf16, *_) = a_model(100, seed=0, backward_s=0.1, bits_per_s=1e9)
     route = Route("slow", bf16.compress_s, bf16.decompress_s, bf16.nbytes, 2.0, 1.0, lambda size: 5.0)
-    found = fuse(backward_s, [route])
-    assert found.ends == one_group(100)
-    assert 1 <= found.most_groups <= 3
+    fusion = fuse(backward_s, [route])
+    assert fusion.ends == one_group(100)
+    assert 1 <= fusion.most_groups <= 3
 
 
 def test_no_compression_is_chosen_where_the_wire_is_fast() -> None:
@@ -369,6 +369,7 @@ def test_errors() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("num_tensors", "begin", "end", "limit_s"),
     [(300, 4, 5, 1), (300, 4, 6, 1), (2000, 4, 5, 10), (2000, 4, 6, 10), (300, 0, 6, 8)],
@@ -381,6 +382,7 @@ def test_planning_takes_seconds_of_a_processor(num_tensors: int, begin: int, end
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_tolerance_saves_work() -> None:
     backward_s, routes = a_model(100, seed=1, backward_s=0.1, bits_per_s=1e9)
     start = time.process_time()

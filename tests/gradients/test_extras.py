@@ -24,8 +24,8 @@ def test_a_trace_has_every_span(tmp_path: Path) -> None:
         for i, lane in enumerate(("compress", "transfer", "decompress"))
         for end in ("begin", "end")
     }
-    told = Plan(**{**plan.__dict__, "predicted": Prediction(1.0, 0.5, groups=(spans,) * len(plan.groups))})
-    write_trace(tmp_path / "trace.json", told, [MeasuredGroup(0, 0.1, 0.2, 0.3, 0.6, 0.7)])
+    predicted = Plan(**{**plan.__dict__, "predicted": Prediction(1.0, 0.5, groups=(spans,) * len(plan.groups))})
+    write_trace(tmp_path / "trace.json", predicted, [MeasuredGroup(0, 0.1, 0.2, 0.3, 0.6, 0.7)])
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     drawn = [event for event in events if event["ph"] == "X"]
     assert len(drawn) == 4 * (len(plan.groups) + 1)
@@ -61,7 +61,7 @@ def test_small_tensors_go_as_they_are_in_one_run() -> None:
     assert codec is not None
     parts = parts_of([SMALL, 3, 0, 4, SMALL + 1, 5], codec)
     assert [length for _, length in parts] == [SMALL, 7, SMALL + 1, 5]
-    assert [isinstance(each, type(codec)) for each, _ in parts] == [True, False, True, False]
+    assert [isinstance(part_codec, type(codec)) for part_codec, _ in parts] == [True, False, True, False]
     assert FINE == 0  # fresh payloads say so
 
 

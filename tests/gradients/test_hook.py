@@ -74,12 +74,12 @@ def test_what_was_sent_and_what_is_owed_is_what_came(codec: str, primitive: str)
 )
 def test_an_infinite_gradient_is_said_and_forgotten(codec: str, primitive: str) -> None:
     for result in launch.run(work.poisoned, codec, primitive, workers=2):
-        assert not any(result["finite"])
-        assert result["same"]
-        assert result["skipped"] == 1
-        assert len(result["said"]) == 1
-        assert "not finite" in result["said"][0]
-        assert torch.tensor(result["loss"]).isfinite()
+        assert not any(result.finite)
+        assert result.same_memory
+        assert result.skipped == 1
+        assert len(result.warnings) == 1
+        assert "not finite" in result.warnings[0]
+        assert torch.tensor(result.loss).isfinite()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_memory_goes_on_at_another_number_of_ranks() -> None:
     old = launch.run(work.memory_after, "topk:0.05", 4, None, workers=3)
     new = launch.run(work.memory_after, "topk:0.05", 0, gradients.mean_of(old), workers=2)
     assert sum(name.startswith("residual/") for name in new[0]) >= 4
-    for name in (each for each in new[0] if each.startswith("residual/")):
+    for name in (key for key in new[0] if key.startswith("residual/")):
         owed = torch.stack([state[name] for state in old]).mean(0)
         torch.testing.assert_close(torch.stack([state[name] for state in new]).mean(0), owed)
     assert any(bool(state.any()) for name, state in new[0].items() if name.startswith("residual/"))
@@ -165,8 +165,8 @@ def test_one_rank_alone() -> None:
     ("kind", "order"), [("odd", "ready"), ("shared", "ready"), ("unused", "defined"), ("branched", "defined")]
 )
 def test_profiles_of_models_that_are_odd_are_the_same_everywhere(kind: str, order: str) -> None:
-    (found, profile, losses), (_, other, _) = launch.run(work.profiled, kind, workers=2)
-    assert found == order
+    (profiled_order, profile, losses), (_, other, _) = launch.run(work.profiled, kind, workers=2)
+    assert profiled_order == order
     assert profile == other
     assert torch.tensor(losses).isfinite().all()
 
@@ -187,8 +187,8 @@ def test_what_slices_owe_is_remembered_in_other_groups_too() -> None:
     assert set(mean) == {"steps", "residual/a"}
     torch.testing.assert_close(mean["residual/a"] * 3, altogether)
     for state in states:
-        own = {what: {"a": state[f"{what}/a"]} for what in ("residual", "owed")}
-        elsewhere = memory_for("residual", ["a"], [6], own, 0.9, torch.device("cpu"), own["owed"]["a"])
+        restored = {what: {"a": state[f"{what}/a"]} for what in ("residual", "owed")}
+        elsewhere = memory_for("residual", ["a"], [6], restored, 0.9, torch.device("cpu"), restored["owed"]["a"])
         torch.testing.assert_close(elsewhere.tensors()["residual"], state["residual/a"] + state["owed/a"])
 
 
@@ -202,17 +202,18 @@ def test_profile_plan_wrap_as_a_user_does() -> None:
     assert times == sorted(times)
     assert len(times) == len(plan.groups)
     assert set(plan.alternatives) == {"none", "bfloat16", "layer-wise", "one"}
+    assert plan.predicted is not None
     assert plan.predicted.step_s <= min(plan.alternatives["layer-wise"], plan.alternatives["one"]) + 1e-12
 
 
 def test_a_plan_for_another_model_or_world_is_refused() -> None:
     model = work.built()
     plan = work.plan_by_hand(model, "sign", 4)
-    sizes = {name: each.numel() for name, each in model.named_parameters()}
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     with pytest.raises(ValueError, match="made for 4 ranks, this run has 2; profile and plan again"):
         plan.check(sizes, 2)
     with pytest.raises(ValueError, match="another model: unused"):
-        plan.check({name: each.numel() for name, each in work.built(unused=True).named_parameters()}, 4)
+        plan.check({name: parameter.numel() for name, parameter in work.built(unused=True).named_parameters()}, 4)
     with pytest.raises(ValueError, match="was not made by"):
         gradients.hook_of(model)
 

@@ -14,14 +14,14 @@ CODED = CodecCost(Affine(2e-5, 1e-5, 5e-10), Affine(1e-5, 5e-6, 2e-10), Affine(1
 def made(world_size: int, bytes_per_s: float, *, coded: CodecCost = CODED, message_s: float = 0.0) -> Profile:
     """Twenty tensors of 50,000 values, 5 ms of backward each; messages of 2 ms and what their bytes take."""
     n = world_size
-    each = {"all_gather": n - 1, "all_reduce": 2 * (n - 1) / n, "all_to_all": n - 1}
+    slope = {"all_gather": n - 1, "all_reduce": 2 * (n - 1) / n, "all_to_all": n - 1}
     return Profile(
         world_size=n,
         order=READY,
         tensors=tuple(TensorTimes(f"t{number}", 50_000, 0.005) for number in range(20)),
         rest_s=0.05,
         codecs={"none": DENSE, "bfloat16": DENSE, "sign": coded, "topk:0.01": coded},
-        transfers={kind: Hinge(0.0, 2e-3, times / bytes_per_s) for kind, times in each.items()},
+        transfers={kind: Hinge(0.0, 2e-3, times / bytes_per_s) for kind, times in slope.items()},
         post_s=1e-5,
         contention=Contention(message_s, 0.0),
     )
@@ -44,7 +44,7 @@ def test_auto_does_not_compress_where_the_wire_is_fast_and_does_where_it_is_slow
 
 @pytest.mark.parametrize("message_s", [0.0, 1e-3, 1e-2])
 @pytest.mark.parametrize("bytes_per_s", [1e6, 1e7, 1e8, 1e9])
-def test_no_usual_plan_is_foretold_to_be_faster(bytes_per_s: float, message_s: float) -> None:
+def test_no_usual_plan_is_predicted_to_be_faster(bytes_per_s: float, message_s: float) -> None:
     """What is predicted counts more than the model that is solved exactly: the plan is the best of both."""
     profile = made(4, bytes_per_s, message_s=message_s)
     plan = gradients.plan(profile, "topk:0.01")

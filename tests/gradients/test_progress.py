@@ -107,11 +107,11 @@ def test_a_codec_falls_back_when_twice_in_a_row_it_costs_more_than_it_saves() ->
     good, bad = Progress(0, 50, 0.8, 0.8), Progress(0, 50, 0.5, 0.5)  # 64 % and 25 %, where 50 % are enough
     verdict = Verdict(plan)
     assert verdict.milder == "none"  # bfloat16 would gain 5 % only
-    assert [verdict.falls_back(each) for each in (bad, good, bad, good, bad, bad)] == [False] * 5 + [True]
+    assert [verdict.falls_back(shown) for shown in (bad, good, bad, good, bad, bad)] == [False] * 5 + [True]
     assert Verdict(plan).falls_back(Progress(0, 50, -0.1, 1.0))  # no progress at all: at once
     milder = Verdict(replace(plan, rivals={"none": 2.0, "bfloat16": 1.2}))
     assert milder.milder == "bfloat16"
-    assert [milder.falls_back(each) for each in (good, good)] == [False, True]
+    assert [milder.falls_back(shown) for shown in (good, good)] == [False, True]
     words = verdict.words(bad)
     for part in ("from sign to none", "25%", "cosine 0.50", "1000.0 ms instead of 2000.0", 'codec="sign"'):
         assert part in words
@@ -129,35 +129,35 @@ def test_falling_back_loses_nothing_and_is_ddp_from_then_on(
     codec: str, primitive: str, rivals: dict[str, float], skip: bool
 ) -> None:
     ranks = launch.run(ledger.fallen, codec, primitive, 4, 20, rivals, skip, workers=2)
-    for found in ranks:
-        assert found.spec == ("bfloat16" if rivals["bfloat16"] == 0.5 else "none")
-        assert found.at == ranks[0].at
-        assert found.progress == ranks[0].progress
-        assert len(found.progress) == 2
-        for told, true in zip(found.progress, found.shares, strict=True):
-            assert told.steps == 4
-            assert skip or told.share == pytest.approx(true, abs=1e-3)  # of all values, as few as they are
-        exact = 1e-2 if found.spec == "bfloat16" else 1e-6
-        assert found.books.missing() < exact
-        assert max(float(each.norm()) for each in found.books.remembered.values()) == 0.0
+    for fallen in ranks:
+        assert fallen.spec == ("bfloat16" if rivals["bfloat16"] == 0.5 else "none")
+        assert fallen.at == ranks[0].at
+        assert fallen.progress == ranks[0].progress
+        assert len(fallen.progress) == 2
+        for measured, true in zip(fallen.progress, fallen.shares, strict=True):
+            assert measured.steps == 4
+            assert skip or measured.share == pytest.approx(true, abs=1e-3)  # of all values, as few as they are
+        exact = 1e-2 if fallen.spec == "bfloat16" else 1e-6
+        assert fallen.books.missing() < exact
+        assert max(float(memory.norm()) for memory in fallen.books.remembered.values()) == 0.0
         # One step takes what was remembered; a branch that is not used takes it when it is.
-        assert found.off[found.at[0]] > 0.1
-        assert max(found.off[-4:]) < exact
-    assert [len(found.said) for found in ranks] == [1, 0]
+        assert fallen.off[fallen.at[0]] > 0.1
+        assert max(fallen.off[-4:]) < exact
+    assert [len(fallen.said) for fallen in ranks] == [1, 0]
 
 
 def test_a_sample_stands_for_all_values() -> None:
     sizes = torch.tensor([50_000, 3, 1, 700, 20_000])
     x = torch.randn(int(sizes.sum()), generator=torch.Generator().manual_seed(3)).double()
     x[50_000:50_004] *= 100  # as of norms and biases
-    found = []
+    estimates = []
     for seed in range(200):
         places, weights = drawn(sizes, 2_000, seed)
         assert len(places) == 2_000
         assert bool((places.diff() >= 0).all())
-        found.append(float(weights @ x[places].square() / x.square().sum()))
-    assert all(each == pytest.approx(1, abs=0.4) for each in found)
-    assert sum(found) / 200 == pytest.approx(1, abs=0.03)
+        estimates.append(float(weights @ x[places].square() / x.square().sum()))
+    assert all(estimate == pytest.approx(1, abs=0.4) for estimate in estimates)
+    assert sum(estimates) / 200 == pytest.approx(1, abs=0.03)
     places, weights = drawn(sizes, 100_000, 0)
     assert torch.equal(places, torch.arange(len(x)))
     assert bool((weights == 1).all())

@@ -17,18 +17,18 @@ BACKWARD_S = [2.0, 3.0, 4.0, 5.0]
 
 def test_two_groups_by_hand() -> None:
     """The second waits for the channel; decompression waits for backward, then for what arrives."""
-    found = replay(BACKWARD_S, [PLAIN, DENSE], [1, 4], [1, 0])
-    assert found.groups == (
+    timeline = replay(BACKWARD_S, [PLAIN, DENSE], [1, 4], [1, 0])
+    assert timeline.groups == (
         GroupTimes(2.0, 13.0, 13.0, 114.0, 114.0, 134.5),
         GroupTimes(25.0, 25.0, 114.0, 123.0, 134.5, 134.5),
     )
-    assert (found.seconds, found.backward_end_s) == (134.5, 25.0)
+    assert (timeline.seconds, timeline.backward_end_s) == (134.5, 25.0)
 
 
 def test_nothing_is_decompressed_before_backward_is_over() -> None:
-    found = replay(BACKWARD_S, [PLAIN], [2, 3, 4], [0, 0, 0])
-    assert [group.transfer_end_s for group in found.groups] == [8.0, 12.0, 18.0]
-    assert [group.decompress_begin_s for group in found.groups] == [14.0, 14.0, 18.0]
+    timeline = replay(BACKWARD_S, [PLAIN], [2, 3, 4], [0, 0, 0])
+    assert [group.transfer_end_s for group in timeline.groups] == [8.0, 12.0, 18.0]
+    assert [group.decompress_begin_s for group in timeline.groups] == [14.0, 14.0, 18.0]
 
 
 def test_compression_delays_what_follows() -> None:
@@ -40,26 +40,26 @@ def test_one_group_is_the_sum_of_its_parts() -> None:
     assert replay(BACKWARD_S, [DENSE], [4], [0]).seconds == 14 + (10 + 10) + (100 + 10) + (20 + 3)
 
 
-def test_foretold_tolls_and_lags_count_only_while_backward_runs() -> None:
+def test_predicted_tolls_and_lags_count_only_while_backward_runs() -> None:
     shared = Route(
         "shared", (0.0,) * 4, (0.0,) * 4, (10, 20, 30, 40), 1.0, 0.0, lambda size: size / 10, lambda _: 1.0, 0.5
     )
     reckoned = replay(BACKWARD_S, [shared], [1, 4], [0, 0])
-    assert [(each.compress_end_s, each.transfer_end_s) for each in reckoned.groups] == [(3.0, 4.0), (16.0, 25.0)]
+    assert [(group.compress_end_s, group.transfer_end_s) for group in reckoned.groups] == [(3.0, 4.0), (16.0, 25.0)]
     predicted = replay(BACKWARD_S, [shared], [1, 4], [0, 0], predict=True)
     # The first is on its way beside backward, which it delays; the second leaves when that is over.
-    assert [(each.compress_end_s, each.transfer_end_s) for each in predicted.groups] == [(2.0, 3.5), (15.0, 24.0)]
+    assert [(group.compress_end_s, group.transfer_end_s) for group in predicted.groups] == [(2.0, 3.5), (15.0, 24.0)]
     # Of three the channel takes the second only when backward is over: it costs that nothing.
     slow = replace(shared, transfer_s=lambda size: 20.0)
     predicted = replay(BACKWARD_S, [slow], [1, 2, 4], [0, 0, 0], predict=True)
-    assert [(each.compress_end_s, each.transfer_begin_s) for each in predicted.groups] == [
+    assert [(group.compress_end_s, group.transfer_begin_s) for group in predicted.groups] == [
         (2.0, 2.0),
         (6.0, 22.5),
         (15.0, 42.5),
     ]
     # Both have waited: they are there sooner than one that finds the channel free.
     hasty = replay(BACKWARD_S, [replace(slow, haste_s=3.0)], [1, 2, 4], [0, 0, 0], predict=True)
-    assert [each.transfer_end_s for each in hasty.groups] == [22.5, 39.5, 56.5]
+    assert [group.transfer_end_s for group in hasty.groups] == [22.5, 39.5, 56.5]
     assert replay(BACKWARD_S, [PLAIN], [4], [0], predict=True) == replay(BACKWARD_S, [PLAIN], [4], [0])
 
 
@@ -74,17 +74,17 @@ def test_laws(seed: int) -> None:
     backward_s = randomness.uniform(0, 2, n).tolist()
     ends = sorted({n, *randomness.integers(1, n + 1, 4).tolist()})
     chosen = randomness.integers(0, 3, len(ends)).tolist()
-    found = replay(backward_s, routes, ends, chosen)
+    timeline = replay(backward_s, routes, ends, chosen)
     compress = sum(routes[route].compress_fixed_s for route in chosen) + sum(
         routes[route].compress_s[tensor]
         for start, end, route in zip([0, *ends], ends, chosen, strict=False)
         for tensor in range(start, end)
     )
-    assert found.backward_end_s == pytest.approx(sum(backward_s) + compress)
-    for group in found.groups:
+    assert timeline.backward_end_s == pytest.approx(sum(backward_s) + compress)
+    for group in timeline.groups:
         assert group.compress_begin_s <= group.compress_end_s <= group.transfer_begin_s <= group.transfer_end_s
-        assert max(group.transfer_end_s, found.backward_end_s) <= group.decompress_begin_s <= group.decompress_end_s
-    for one, other in itertools.pairwise(found.groups):
+        assert max(group.transfer_end_s, timeline.backward_end_s) <= group.decompress_begin_s <= group.decompress_end_s
+    for one, other in itertools.pairwise(timeline.groups):
         assert other.transfer_begin_s == max(one.transfer_end_s, other.compress_end_s)
         assert other.decompress_begin_s == max(one.decompress_end_s, other.transfer_end_s)
         assert one.compress_end_s <= other.compress_begin_s

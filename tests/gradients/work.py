@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -52,24 +52,24 @@ def batch(rank: int, step: int) -> tuple[Tensor, Tensor]:
     return x, x.view(16, 4, 6).sum(dim=2).argmax(dim=1)
 
 
-def loss_of(model: nn.Module, given: tuple[Tensor, Tensor]) -> Tensor:
-    return nn.functional.cross_entropy(model(given[0]), given[1])
+def loss_of(model: nn.Module, examples: tuple[Tensor, Tensor]) -> Tensor:
+    return nn.functional.cross_entropy(model(examples[0]), examples[1])
 
 
 def ready_names(model: nn.Module, *, autocast: bool = False) -> list[str]:
     """In the order in which gradients become ready; those that don't are left out."""
-    found: list[str] = []
+    ready: list[str] = []
     handles = [
-        each.register_post_accumulate_grad_hook(lambda _, name=name: found.append(name))
-        for name, each in model.named_parameters()
-        if each.requires_grad
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: ready.append(name))
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
     ]
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         loss_of(model, batch(0, 0)).backward()
     model.zero_grad()
     for handle in handles:
         handle.remove()
-    return found
+    return ready
 
 
 def plan_by_hand(
@@ -82,7 +82,7 @@ def plan_by_hand(
     autocast: bool = False,
     **more: Any,
 ) -> Plan:
-    sizes = {name: each.numel() for name, each in model.named_parameters() if each.requires_grad}
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters() if parameter.requires_grad}
     names = ready_names(model, autocast=autocast)
     order = READY if len(names) == len(sizes) else DEFINED
     names = names if order == READY else list(sizes)[::-1]
@@ -108,26 +108,33 @@ def trained(model: Any, steps: int, rank: int, *, lr: float = 0.3, first: int = 
 
 
 def weights(model: nn.Module) -> list[Tensor]:
-    return [each.detach().clone() for each in model.parameters()]
+    return [parameter.detach().clone() for parameter in model.parameters()]
 
 
 def every_codec(cases: Sequence[tuple[str, str]], steps: int) -> dict[tuple[str, str], Any]:
     """Losses and weights by (codec, primitive); plain DDP's under ("ddp", "")."""
-    found: dict[tuple[str, str], Any] = {}
+    outcomes: dict[tuple[str, str], Any] = {}
     with Door() as door:
         for codec, primitive in cases:
             model = built()
             plan = plan_by_hand(model, codec, door.world_size, primitive=primitive)
             wrapped = gradients.wrap(model, plan, door)
             losses = trained(wrapped, steps, door.rank)
-            found[codec, primitive] = (losses, weights(model))
+            outcomes[codec, primitive] = (losses, weights(model))
         model = built()
-        found["ddp", ""] = (trained(DistributedDataParallel(model), steps, door.rank), weights(model))
-    return found
+        outcomes["ddp", ""] = (trained(DistributedDataParallel(model), steps, door.rank), weights(model))
+    return outcomes
 
 
-def groups_seen(options: dict[str, bool]) -> tuple[list[list[str]], list[list[str]], list[float]]:
-    """Of the third pass; and as planned, without what has no values."""
+class GroupsSeen(NamedTuple):
+    """Names by group: of the third pass; and as planned, without what has no values."""
+
+    seen: list[list[str]]
+    planned: list[list[str]]
+    losses: list[float]
+
+
+def groups_seen(options: dict[str, bool]) -> GroupsSeen:
     with Door() as door:
         model = built(**options)
         plan = plan_by_hand(model, "sign", door.world_size)
@@ -136,7 +143,7 @@ def groups_seen(options: dict[str, bool]) -> tuple[list[list[str]], list[list[st
         hook = gradients.hook_of(wrapped)
         seen = [sorted(hook._groups[number].names) for number in sorted(hook._groups)]
         planned = [sorted(name for name in group.names if plan.sizes[name]) for group in plan.groups]
-        return seen, [group for group in planned if group], losses
+        return GroupsSeen(seen, [group for group in planned if group], losses)
 
 
 def conserved(codec: str, primitive: str, steps: int) -> tuple[float, float]:
@@ -144,8 +151,8 @@ def conserved(codec: str, primitive: str, steps: int) -> tuple[float, float]:
     with Door() as door:
         sizes = [700, 30, 1, 2000]
         names = [str(number) for number in range(len(sizes))]
-        found = algorithm(codec)
-        group = make_group(0, names, sizes, found, primitive, door, device=torch.device("cpu"))
+        method = algorithm(codec)
+        group = make_group(0, names, sizes, method, primitive, door, device=torch.device("cpu"))
         generator = torch.Generator().manual_seed(door.rank)
         came, went = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
         for step in range(steps):
@@ -162,7 +169,17 @@ def conserved(codec: str, primitive: str, steps: int) -> tuple[float, float]:
         return float((went + all_owed - all_came).abs().max()), float(all_came.abs().max())
 
 
-def poisoned(codec: str, primitive: str) -> dict[str, Any]:
+class Poisoned(NamedTuple):
+    """What a step with an infinite gradient does."""
+
+    finite: list[bool]  # by parameter: the gradient that is applied
+    same_memory: bool
+    skipped: int
+    loss: float  # two steps later
+    warnings: list[str]
+
+
+def poisoned(codec: str, primitive: str) -> Poisoned:
     """Rank 1's gradient of one tensor is infinite in the fourth step: the first layer's, of the last group."""
     with Door() as door, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -174,13 +191,15 @@ def poisoned(codec: str, primitive: str) -> dict[str, Any]:
         handle = model.first.weight.register_hook(lambda gradient: gradient * torch.inf if door.rank == 1 else gradient)
         loss_of(wrapped, batch(door.rank, 3)).backward()
         handle.remove()
-        finite = [bool(torch.isfinite(each.grad).all()) for each in model.parameters() if each.grad is not None]
+        finite = [
+            bool(torch.isfinite(parameter.grad).all()) for parameter in model.parameters() if parameter.grad is not None
+        ]
         after = hook.state_dict()
         same = all(torch.equal(before[name], after[name]) for name in before if name != "steps")
         wrapped.zero_grad()
         loss = trained(wrapped, 2, door.rank, first=5)[-1]
-        words = [str(each.message) for each in said if issubclass(each.category, RuntimeWarning)]
-        return {"finite": finite, "same": same, "skipped": hook.skipped, "loss": loss, "said": words}
+        words = [str(warning.message) for warning in said if issubclass(warning.category, RuntimeWarning)]
+        return Poisoned(finite, same, hook.skipped, loss, words)
 
 
 def resumed(codec: str, primitive: str, cuts: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -206,12 +225,12 @@ def memory_after(codec: str, steps: int, state: dict[str, Tensor] | None) -> dic
         model = built()
         wrapped = gradients.wrap(model, plan_by_hand(model, codec, door.world_size), door, state=state)
         assert all(torch.tensor(loss).isfinite() for loss in trained(wrapped, steps, door.rank))
-        return {name: each.clone() for name, each in gradients.hook_of(wrapped).state_dict().items()}
+        return {name: tensor.clone() for name, tensor in gradients.hook_of(wrapped).state_dict().items()}
 
 
 def user_loop() -> dict[Any, Any]:
     """Accumulation, clipping, frozen, shared and mixed precision: plain DDP beside the codec `none`, and top-k."""
-    found: dict[Any, Any] = {}
+    norms: dict[Any, Any] = {}
     with Door() as door:
         for name, options in (("plain", {}), ("shared", {"shared": True}), ("unused", {"unused": True})):
             for kind in ("none", "topk:0.05", "ddp"):
@@ -222,8 +241,8 @@ def user_loop() -> dict[Any, Any]:
                 else:
                     plan = plan_by_hand(model, kind, door.world_size, autocast=True)
                     wrapped = gradients.wrap(model, plan, door)
-                found[name, kind] = _accumulated(wrapped, door.rank)
-    return found
+                norms[name, kind] = _accumulated(wrapped, door.rank)
+    return norms
 
 
 def _accumulated(model: DistributedDataParallel, rank: int) -> list[float]:
@@ -252,7 +271,7 @@ class Scaler:
 
 def scaled() -> tuple[list[Tensor], list[Tensor]]:
     """Gradients with a loss scaler, divided by its scale, and without one."""
-    found = []
+    gradients_by_scaler = []
     with Door() as door:
         for scaler in (Scaler(), None):
             model = built()
@@ -265,16 +284,18 @@ def scaled() -> tuple[list[Tensor], list[Tensor]]:
                 scale = scaler.scale if scaler is not None else 1.0
                 (loss_of(wrapped, batch(door.rank, step)) * scale).backward()
             scale = scaler.scale if scaler is not None else 1.0
-            found.append([each.grad / scale for each in model.parameters() if each.grad is not None])
-    return found[0], found[1]
+            gradients_by_scaler.append(
+                [parameter.grad / scale for parameter in model.parameters() if parameter.grad is not None]
+            )
+    return gradients_by_scaler[0], gradients_by_scaler[1]
 
 
 def sent(codec: str, primitive: str) -> tuple[int, int]:
     """Bytes of this rank at the door in one step, and what the table of primitives says."""
     with Door() as door:
         sizes = [4096, 8192]
-        found = algorithm(codec)
-        group = make_group(0, ["a", "b"], sizes, found, primitive, door, device=torch.device("cpu"))
+        method = algorithm(codec)
+        group = make_group(0, ["a", "b"], sizes, method, primitive, door, device=torch.device("cpu"))
         assert isinstance(group, Coded)
         out = torch.randn(sum(sizes))
         door.books.take()
@@ -292,11 +313,11 @@ def books_of_steps(codec: str, primitive: str, steps: int, warm_up: int) -> list
         wrapped = gradients.wrap(model, plan, door)
         trained(wrapped, 1, door.rank)
         door.books.take()
-        found = []
+        books_by_step = []
         for step in range(steps):
             trained(wrapped, 1, door.rank, first=step + 1)
-            found.append({channel: book.to_json() for channel, book in door.books.take().items()})
-        return found
+            books_by_step.append({channel: book.to_json() for channel, book in door.books.take().items()})
+        return books_by_step
 
 
 class Branched(Net):
@@ -311,17 +332,30 @@ class Branched(Net):
         return super().forward(x) + (self.unused(x.repeat(1, 2)[:, :30])[:, :4] if self.rank == 0 else 0.0)
 
 
-def profiled(kind: str) -> tuple[str, Any, list[float]]:
+class Profiled(NamedTuple):
+    order: str
+    profile: dict[str, Any]  # as JSON
+    losses: list[float]
+
+
+def profiled(kind: str) -> Profiled:
     """The order, the profile and the losses of a model that is odd in some way."""
     with Door() as door:
         torch.manual_seed(0)
         model = Branched(rank=door.rank) if kind == "branched" else built(**({kind: True} if kind else {}))
         profile = gradients.profile(model, batch(door.rank, 0), loss_of, door, codecs=["topk:0.05"], steps=2)
         wrapped = gradients.wrap(model, gradients.plan(profile, "topk:0.05"), door)
-        return profile.order, profile.to_json(), trained(wrapped, 4, door.rank)
+        return Profiled(profile.order, profile.to_json(), trained(wrapped, 4, door.rank))
 
 
-def planned(codecs: tuple[str, ...]) -> tuple[Any, Any, list[float], list[float]]:
+class Planned(NamedTuple):
+    profile: dict[str, Any]  # as JSON
+    plan: Plan
+    losses: list[float]
+    done_s: list[float]  # by group
+
+
+def planned(codecs: tuple[str, ...]) -> Planned:
     """Profile, plan, wrap and train as the README does."""
     with Door() as door:
         model = built()
@@ -337,6 +371,6 @@ def planned(codecs: tuple[str, ...]) -> tuple[Any, Any, list[float], list[float]
         assert gradients.predict(profile, plan).step_s == pytest.approx(plan.predicted.step_s)
         wrapped = gradients.wrap(model, plan)
         losses = trained(wrapped, 4, door.rank)
-        times = [each.done_s for each in gradients.hook_of(wrapped).times]
+        times = [group_times.done_s for group_times in gradients.hook_of(wrapped).times]
         gradients.hook_of(wrapped).door.close()
-        return profile.to_json(), plan, losses, times
+        return Planned(profile.to_json(), plan, losses, times)

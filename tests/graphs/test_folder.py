@@ -179,7 +179,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     artifacts.write_sealed(path, content)
 
 
-@pytest.mark.parametrize("name", ["../part0.safetensors", "/etc/passwd", "deep/part0.safetensors", "..", "."])
+@pytest.mark.parametrize("name", ["../part0.safetensors", "/etc/passwd", "deep/part0.safetensors", "..", ".", ""])
 def test_a_manifest_leads_nowhere_else(folder: Path, name: str) -> None:
     shutil.copy(folder / "part0.safetensors", folder.parent)  # which would fit
     rewrite(folder, lambda content: content["parts"][0].update(file=name))
@@ -193,21 +193,21 @@ def test_a_manifest_lacks_nothing(folder: Path) -> None:
     content = json.loads(whole)
     lacking: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
         *(
-            (key, lambda given, key=key: given.pop(key))
+            (key, lambda manifest, key=key: manifest.pop(key))
             for key in content
             if key not in ("format", "version", "checksum")
         ),
         *(
-            (rf"parts\[1\] has no '{key}'", lambda given, key=key: given["parts"][1].pop(key))
+            (rf"parts\[1\] has no '{key}'", lambda manifest, key=key: manifest["parts"][1].pop(key))
             for key in content["parts"][1]
         ),
-        ("num_parts is 'two'; give a whole number", lambda given: given.update(num_parts="two")),
-        ("num_parts is 4, and parts has 3", lambda given: given.update(num_parts=4)),
+        ("num_parts is 'two'; give a whole number", lambda manifest: manifest.update(num_parts="two")),
+        ("num_parts is 4, and parts has 3", lambda manifest: manifest.update(num_parts=4)),
     ]
     assert len(lacking) > 20
-    for told, change in lacking:
+    for message, change in lacking:
         rewrite(folder, change)
-        with pytest.raises(GraphError, match=f"manifest.json: .*{told}"):
+        with pytest.raises(GraphError, match=f"manifest.json: .*{message}"):
             read_manifest(folder)
         path.write_bytes(whole)
     read_manifest(folder)

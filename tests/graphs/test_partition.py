@@ -27,11 +27,11 @@ def test_metis_balances_training_validation_other_nodes_and_degrees(graph: Graph
     for weight in (*kinds, degrees):
         shares = np.bincount(part, weights=weight, minlength=parts) / weight.sum() * parts
         assert shares.max() <= 1.001 + parts / weight.sum() + 0.002
-    found = report([PartRow.of(shard) for shard in split(graph, part, parts)], layers=3, hidden=256)
-    assert found["cut_share"] < 0.3  # at random 0.75; drawn without regard to communities: 0.2
-    assert found["halo_rows"] < 30_000  # at random 51,000
-    assert found["bytes_per_epoch"]["float32"] == 4 * found["halo_rows"] * 1024
-    assert found["bytes_per_epoch"]["1 bit"] == 4 * found["halo_rows"] * 36
+    facts = report([PartRow.of(shard) for shard in split(graph, part, parts)], layers=3, hidden=256)
+    assert facts["cut_share"] < 0.3  # at random 0.75; drawn without regard to communities: 0.2
+    assert facts["halo_rows"] < 30_000  # at random 51,000
+    assert facts["bytes_per_epoch"]["float32"] == 4 * facts["halo_rows"] * 1024
+    assert facts["bytes_per_epoch"]["1 bit"] == 4 * facts["halo_rows"] * 36
 
 
 def test_a_sample_of_edges_finds_nearly_the_same_cut(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,9 +76,9 @@ def test_any_graph_in_any_number_of_parts(graph: Graph, parts: int, method: str,
 def test_a_symmetric_graph_has_each_pair_once_both_ways(graph: Graph) -> None:
     indptr, indices = both_ways(*pairs(graph), graph.num_nodes)
     rows = np.repeat(np.arange(graph.num_nodes), np.diff(indptr))
-    found = sorted(zip(rows.tolist(), indices.tolist(), strict=True))
+    rows_and_columns = sorted(zip(rows.tolist(), indices.tolist(), strict=True))
     wanted = {(s, t) for s, t in graph.edge_index.T.tolist() if s != t}
-    assert found == sorted(wanted | {(t, s) for s, t in wanted})
+    assert rows_and_columns == sorted(wanted | {(t, s) for s, t in wanted})
 
 
 def test_without_the_c_interface_one_sum_is_balanced_and_said(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:

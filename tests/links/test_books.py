@@ -50,6 +50,7 @@ def test_busy_is_while_anything_is_under_way(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_an_operation_costs_microseconds() -> None:
     """An epoch has some ten operations: at 50 us each (2 to 5 measured) the books stay below 1 % of one of 50 ms."""
     books = Books()

@@ -43,6 +43,13 @@ def test_a_name_with_more_numbers_than_a_block_has_several() -> None:
     assert len(set(taken)) == len(taken)
 
 
+def test_names_that_continue_each_other_share_no_tag() -> None:
+    ours = Tags(dist.HashStore())
+    taken = [ours.take("x", SPAN), ours.take("x 1", 0), ours.take("1 x", 0), ours.take("1 x", SPAN)]
+    taken += [ours.take("x message", 0), ours.take("messages x", 0), ours.of_messages("x")]
+    assert len(set(taken)) == len(taken)
+
+
 def test_more_channels_than_tags_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tags, "BLOCKS", 2)
     ours = Tags(dist.HashStore())

@@ -61,12 +61,12 @@ def test_sums_and_their_gradients_equal_the_twins(kind: str) -> None:
 @pytest.mark.parametrize("name", ["sage", "gcn", "gin", "gat"])
 def test_our_sums_are_pygs_own_layers_where_all_neighbours_are_drawn(name: str) -> None:
     topology = random_topology(5, 60, 400)
-    _, found = layers_of(topology, np.arange(60), (-1, -1))
+    _, sampled = layers_of(topology, np.arange(60), (-1, -1))
     torch.manual_seed(0)
     model = build(Job(Salient(), "", model=name, layers=2, hidden=8), num_features=6, num_classes=3)
     x = torch.randn(60, 6)
-    whole = model(x, found[0].edge_index)
-    torch.testing.assert_close(forward(model, x, tuple(found)), whole, rtol=1e-5, atol=1e-5)
+    whole = model(x, sampled[0].edge_index)
+    torch.testing.assert_close(forward(model, x, tuple(sampled)), whole, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("fanouts", [(-1,), (-1, -1), (2,)])
@@ -107,9 +107,9 @@ def test_sampled_sums_are_expected_to_be_the_whole_graphs(weighted: bool) -> Non
         sampled, (layer,) = layers_of(topology, np.arange(30), (4,), seed)
         for kind in sums:
             sums[kind] += getattr(layer, kind)(x[sampled.nodes]) / draws
-    for kind, found in sums.items():
+    for kind, summed in sums.items():
         wanted = torch.from_numpy(expected[kind]).float() @ x
-        assert (found - wanted).abs().max() < 0.2 * wanted.abs().max(), kind
+        assert (summed - wanted).abs().max() < 0.2 * wanted.abs().max(), kind
 
 
 def test_layers_are_prefixes_and_edges_are_as_pyg_has_them() -> None:

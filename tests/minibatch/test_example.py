@@ -10,9 +10,9 @@ EXAMPLE = ROOT / "examples" / "own_loop.py"
 
 
 def test_a_loop_of_ones_own_learns_with_ddp() -> None:
-    found = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=120, check=False)
-    assert found.returncode == 0, found.stderr
-    first, second = map(float, re.findall(r"\d+\.\d+", found.stdout))
+    done = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = map(float, re.findall(r"\d+\.\d+", done.stdout))
     assert max(first, second) < 1.5  # of 12 classes: 2.5 by guessing
 
 

@@ -13,7 +13,7 @@ DATA = ["--data", "synthetic:nodes=4000,degree=8,classes=5,features=12", "--work
 SAMPLING = ["--batch", "64", "--fanouts", "4,3,2"]
 
 
-def test_foretold_before_any_run_and_counted_in_it(tmp_path: Path) -> None:
+def test_predicted_before_any_run_and_counted_in_it(tmp_path: Path) -> None:
     said = tmp_path / "plan.json"
     more = ["--caches", "0,0.2,2", "--policies", "vip,degree,simulation,none", "--json", str(said)]
     done = subprocess.run(
@@ -42,7 +42,7 @@ def test_foretold_before_any_run_and_counted_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--caches", "0,x"], "give replication factors"),
         (["--policies", "magic"], "give some of vip"),
@@ -50,5 +50,5 @@ def test_foretold_before_any_run_and_counted_in_it(tmp_path: Path) -> None:
         (["--workers", "0"], "give 1 or more"),
     ],
 )
-def test_what_it_can_not_answer(options: list[str], told: str, refused: Callable[..., str]) -> None:
-    assert told in refused("plan", "minibatch", *options)
+def test_what_it_can_not_answer(options: list[str], message: str, refused: Callable[..., str]) -> None:
+    assert message in refused("plan", "minibatch", *options)

@@ -68,11 +68,11 @@ def test_every_seed_once_an_epoch_and_equally_many_steps() -> None:
     members = [np.arange(10), np.arange(100, 137), np.zeros(0, dtype=np.int64)]
     plans = [schedule_of(members, rank, 8, seed=3) for rank in range(3)]
     assert [plan.steps for plan in plans] == [5, 5, 5]
-    for plan, own in zip(plans, members, strict=True):
+    for plan, part_members in zip(plans, members, strict=True):
         order = plan.order(0)
-        assert sorted(order.tolist()) == own.tolist()
+        assert sorted(order.tolist()) == part_members.tolist()
         _, ends, _ = plan.work(0)
-        assert ends[-1] == len(own)
+        assert ends[-1] == len(part_members)
         sizes = np.diff(ends, prepend=0)
         assert sizes.max(initial=0) <= 8
         assert sizes.max(initial=0) - sizes.min(initial=8) <= 1
@@ -89,7 +89,7 @@ def test_every_seed_once_an_epoch_and_equally_many_steps() -> None:
     assert in_order.order(5).tolist() == members[1].tolist()
 
 
-def test_a_rank_with_fewer_seeds_than_steps_is_foretold_what_it_will_fetch() -> None:
+def test_a_rank_with_fewer_seeds_than_steps_knows_what_it_will_fetch() -> None:
     topology = random_topology(6, 600, 6000, parts=2)
     first, second = topology.members(0)
     members = [first, second[:3]]

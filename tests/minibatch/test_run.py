@@ -47,16 +47,16 @@ def test_cache_and_pipeline_change_nothing_but_time(folder: Path, model: str) ->
         {"cache": 1.0, "depth": 4},
         {"cache": 9.0, "depth": 2},
     ]
-    ranks = launch.run(work.jobs, str(folder), [planned(job, **each) for each in variants], workers=3)
+    ranks = launch.run(work.jobs, str(folder), [planned(job, **variant) for variant in variants], workers=3)
     losses, weights = work.in_one(folder, job)
     plain = ranks[0][0]
     np.testing.assert_allclose(plain.losses, losses, rtol=1e-4)
     for name, value in weights.items():
         torch.testing.assert_close(plain.weights[name], value, rtol=1e-3, atol=1e-4)
-    for found in ranks[0][1:]:  # to the bit
-        assert found.losses == plain.losses
-        assert all(torch.equal(found.weights[name], value) for name, value in plain.weights.items())
-    remote = [found.rows[-1]["remote_rows"] for found in ranks[0]]
+    for result in ranks[0][1:]:  # to the bit
+        assert result.losses == plain.losses
+        assert all(torch.equal(result.weights[name], value) for name, value in plain.weights.items())
+    remote = [result.rows[-1]["remote_rows"] for result in ranks[0]]
     assert remote[0] > remote[1] > remote[2] > remote[3] == 0
 
 
@@ -64,14 +64,14 @@ def test_a_rank_holds_what_was_asked_and_no_more(folder: Path) -> None:
     alphas = (0.0, 0.1, 0.5, 50.0)
     ranks = launch.run(work.jobs, str(folder), [planned(cache=alpha) for alpha in alphas], workers=3)
     manifest = graphs.read_manifest(folder)
-    for rank, found in enumerate(ranks):
-        for alpha, each in zip(alphas, found, strict=True):
+    for rank, results in enumerate(ranks):
+        for alpha, result in zip(alphas, results, strict=True):
             owned = manifest.parts[rank].num_owned
-            assert each.held <= 1.01 * (1 + alpha) * 1200 / 3  # parts are of equal size but for a hundredth
-            assert each.held == owned + each.cached
-            assert each.cached <= int(alpha * 1200 / 3)
-            assert each.cached <= 1200 - owned
-        assert found[1].cached == 40
+            assert result.held <= 1.01 * (1 + alpha) * 1200 / 3  # parts are of equal size but for a hundredth
+            assert result.held == owned + result.cached
+            assert result.cached <= int(alpha * 1200 / 3)
+            assert result.cached <= 1200 - owned
+        assert results[1].cached == 40
 
 
 def test_bytes_are_as_predicted(folder: Path) -> None:
@@ -81,16 +81,16 @@ def test_bytes_are_as_predicted(folder: Path) -> None:
         planned(cache=0.0),
         *(planned(cache=alpha, cache_policy=policy) for alpha in (0.2, 1.0) for policy in policies),
     ]
-    for found in launch.run(work.jobs, str(folder), [replace(job, epochs=6) for job in todo], workers=3)[0]:
+    for result in launch.run(work.jobs, str(folder), [replace(job, epochs=6) for job in todo], workers=3)[0]:
         for name, predicted in (("bytes", "predicted_bytes"), ("remote_rows", "predicted_rows")):
-            counted = float(np.mean([row[name] for row in found.rows]))
-            assert counted == pytest.approx(found.rows[0][predicted], rel=0.1), name
+            counted = float(np.mean([row[name] for row in result.rows]))
+            assert counted == pytest.approx(result.rows[0][predicted], rel=0.1), name
         # Rows as they are stored, with an id each, and who wants how many of whom, told once.
-        assert found.filled == (found.all_cached * (12 * 2 + 4) + 3 * 2 * 3 * 8 if found.all_cached else 0)
-        features, rows = (sum(row[name] for row in found.rows) for name in ("feature_bytes", "remote_rows"))
+        assert result.filled == (result.all_cached * (12 * 2 + 4) + 3 * 2 * 3 * 8 if result.all_cached else 0)
+        features, rows = (sum(row[name] for row in result.rows) for name in ("feature_bytes", "remote_rows"))
         sizes = 3 * 2 * 3 * 8  # who wants how many of the first batch, told by all to all around a ring
         # Stored as float16; an id; and of each message of ids how long the next one is.
-        assert features == rows * (12 * 2 + 4) + 6 * found.predicted["steps"] * 6 * 8 + sizes
+        assert features == rows * (12 * 2 + 4) + 6 * result.predicted["steps"] * 6 * 8 + sizes
 
 
 def test_gradients_by_a_codec_send_what_was_foretold_and_go_on_to_the_bit(folder: Path, tmp_path: Path) -> None:
@@ -116,26 +116,27 @@ def test_gradients_by_a_codec_send_what_was_foretold_and_go_on_to_the_bit(folder
 @pytest.mark.parametrize("policy", ["degree", "halo", "paths", "simulation", "oracle", "none"])
 def test_every_policy_trains(folder: Path, policy: str) -> None:
     job = replace(planned(cache=0.2, cache_policy=policy), epochs=1)
-    found = launch.run(work.jobs, str(folder), [job, replace(planned(job, cache=0.0), epochs=1)], workers=3)[0]
-    assert found[0].losses == found[1].losses
+    result = launch.run(work.jobs, str(folder), [job, replace(planned(job, cache=0.0), epochs=1)], workers=3)[0]
+    assert result[0].losses == result[1].losses
     if policy == "none":
-        assert found[0].cached == 0
+        assert result[0].cached == 0
     else:
-        assert found[0].rows[0]["remote_rows"] < found[1].rows[0]["remote_rows"]
+        assert result[0].rows[0]["remote_rows"] < result[1].rows[0]["remote_rows"]
 
 
 def test_rows_in_fewer_bits(folder: Path) -> None:
     todo = [planned(rows=rows) for rows in ("float32", "float16", "uniform:8", "uniform:2", "uniform:1")]
-    found = launch.run(work.jobs, str(folder), todo, workers=3)[0]
-    sizes = [each.rows[1]["feature_bytes"] for each in found]
+    results = launch.run(work.jobs, str(folder), todo, workers=3)[0]
+    sizes = [result.rows[1]["feature_bytes"] for result in results]
     assert sizes == sorted(sizes, reverse=True)
     assert len(set(sizes)) == len(sizes)
-    for each, near in zip(found[1:3], (1e-9, 2e-2), strict=True):  # they are stored as float16
-        np.testing.assert_allclose(each.losses, found[0].losses, rtol=near)
-    for each in found:
-        assert each.losses[-1] < each.losses[0]
+    for result, near in zip(results[1:3], (1e-9, 2e-2), strict=True):  # they are stored as float16
+        np.testing.assert_allclose(result.losses, results[0].losses, rtol=near)
+    for result in results:
+        assert result.losses[-1] < result.losses[0]
         full, sent = (
-            sum(row[name] for row in rows) for name, rows in (("float32_bytes", each.rows), ("bytes", found[0].rows))
+            sum(row[name] for row in rows)
+            for name, rows in (("float32_bytes", result.rows), ("bytes", results[0].rows))
         )
         assert full == sent
 
@@ -188,9 +189,9 @@ def test_edge_weights_and_several_labels_a_node(workers: int, tmp_path: Path) ->
     model.load_state_dict(ranks[0][0].weights)
     edges = torch.from_numpy(graph.edge_index).long()
     whole = model(torch.from_numpy(graph.x).float(), edges, torch.from_numpy(weights)).detach()
-    for (found,) in ranks:
-        torch.testing.assert_close(found.out, whole[found.original_ids], rtol=1e-4, atol=1e-4)
-        assert found.losses[-1] < found.losses[0]
+    for (outcome,) in ranks:
+        torch.testing.assert_close(outcome.out, whole[outcome.original_ids], rtol=1e-4, atol=1e-4)
+        assert outcome.losses[-1] < outcome.losses[0]
 
 
 def test_inference_exact_and_sampled(folder: Path) -> None:
@@ -198,13 +199,13 @@ def test_inference_exact_and_sampled(folder: Path) -> None:
     whole = Salient(batch=50, fanouts=(-1, -1), cache=0.0)
     plans = [whole, replace(whole, cache=0.4), replace(whole, fanouts=(3, 3))]
     for model in ("sage", "gcn", "gin", "gat"):
-        for found in launch.run(work.sampled_inference, str(folder), replace(JOB, model=model), plans, workers=3):
-            (exact, all_of_them, sent), (_, cached, less), (_, some, _) = found
-            torch.testing.assert_close(all_of_them, exact, rtol=1e-4, atol=1e-4)
-            assert torch.equal(cached, all_of_them)
-            assert less < 0.8 * sent
-            assert not torch.allclose(some, exact, atol=1e-3)
-            assert some.shape == exact.shape
+        for outcomes in launch.run(work.sampled_inference, str(folder), replace(JOB, model=model), plans, workers=3):
+            all_of_them, cached, some = outcomes
+            torch.testing.assert_close(all_of_them.sampled, all_of_them.exact, rtol=1e-4, atol=1e-4)
+            assert torch.equal(cached.sampled, all_of_them.sampled)
+            assert cached.sent < 0.8 * all_of_them.sent
+            assert not torch.allclose(some.sampled, some.exact, atol=1e-3)
+            assert some.sampled.shape == some.exact.shape
 
 
 def test_inference_by_a_model_of_ones_own(folder: Path) -> None:
@@ -247,27 +248,14 @@ def test_a_killed_rank_is_named_with_stage_and_batch(folder: Path, tmp_path: Pat
     with pytest.raises(launch.RankFailed, match=f"rank 1 of 3 failed: its process ended by SIGKILL; .*{where}"):
         launch.run(work.killed_in_the_middle, str(folder), str(tmp_path), METHOD, workers=3)
     for rank in (0, 2):
-        found = re.match(where, (tmp_path / str(rank)).read_text())
-        assert found
-        assert 2 < int(found[2]) <= 3 + METHOD.depth  # rank 1 has had the third batch, and asked for those after it
+        named = re.match(where, (tmp_path / str(rank)).read_text())
+        assert named
+        assert 2 < int(named[2]) <= 3 + METHOD.depth  # rank 1 has had the third batch, and asked for those after it
 
 
 @pytest.mark.parametrize("rows", ["auto", pytest.param("uniform:4", marks=pytest.mark.slow)])
 def test_killed_and_resumed_the_losses_are_the_same_bits(rows: str, tmp_path: Path) -> None:
-    options = [
-        "--method",
-        "salient",
-        "--data",
-        DATA,
-        "--layers",
-        "2",
-        "--hidden",
-        "16",
-        "--batch",
-        "40",
-        "--epochs",
-        "8",
-    ]
+    options = f"--method salient --data {DATA} --layers 2 --hidden 16 --batch 40 --epochs 8".split()
     options += ["--checkpoint-every", "2", "--dropout", "0.3", "--rows", rows]
     subprocess.run([*THINWIRE, "train", *options, "--json", str(tmp_path / "whole.json")], check=True, timeout=120)
     out = tmp_path / "run"
@@ -289,20 +277,7 @@ def test_killed_and_resumed_the_losses_are_the_same_bits(rows: str, tmp_path: Pa
 
 
 def test_killed_within_an_epoch_it_goes_on_at_the_same_batch(tmp_path: Path) -> None:
-    options = [
-        "--mode",
-        "minibatch",
-        "--data",
-        DATA,
-        "--layers",
-        "2",
-        "--hidden",
-        "16",
-        "--batch",
-        "5",
-        "--epochs",
-        "4",
-    ]
+    options = f"--mode minibatch --data {DATA} --layers 2 --hidden 16 --batch 5 --epochs 4".split()
     options += ["--checkpoint-steps", "3", "--dropout", "0.3", "--rows", "uniform:4"]
     subprocess.run([*THINWIRE, "train", *options, "--json", str(tmp_path / "whole.json")], check=True, timeout=120)
     out = tmp_path / "run"
@@ -329,7 +304,7 @@ def _events(out: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--layers", "2", "--fanouts", "5"], "a fan-out for each layer"),
         (["--fanouts", "5,x,1"], "give whole numbers with"),
@@ -340,8 +315,8 @@ def _events(out: Path) -> list[dict[str, Any]]:
         (["--batch", "0"], "give 1 or more seeds"),
     ],
 )
-def test_what_can_not_be_is_refused_at_once(options: list[str], told: str, refused: Callable[..., str]) -> None:
-    assert told in refused("train", "--method", "salient", *options)
+def test_what_can_not_be_is_refused_at_once(options: list[str], message: str, refused: Callable[..., str]) -> None:
+    assert message in refused("train", "--method", "salient", *options)
 
 
 def test_a_method_of_another_mode_is_refused_even_the_usual_one(refused: Callable[..., str]) -> None:

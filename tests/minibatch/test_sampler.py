@@ -33,10 +33,10 @@ def test_native_equals_its_twin(fanouts: tuple[int, ...], wide: bool) -> None:
         topology = Topology(topology.indptr, topology.indices.astype(np.int64), topology.starts)
     cached = np.array([0, 1, 5, 63, 64, 65, 130, 131, 399])
     for seed, seeds in enumerate(([7], [150, 151, 399, 150, 0], [], list(range(0, 400, 3)))):
-        given = {"rank": 1, "cached": cached}
-        fast = sample(topology, np.array(seeds), fanouts, seed, **given)
+        options = {"rank": 1, "cached": cached}
+        fast = sample(topology, np.array(seeds), fanouts, seed, **options)
         with twins_only():
-            slow = sample(topology, np.array(seeds), fanouts, seed, **given)
+            slow = sample(topology, np.array(seeds), fanouts, seed, **options)
         assert fast.keys() == slow.keys()
         for name in fast:
             np.testing.assert_array_equal(fast[name], slow[name], err_msg=name)
@@ -46,34 +46,34 @@ def test_native_equals_its_twin(fanouts: tuple[int, ...], wide: bool) -> None:
 def test_a_batch_is_what_it_promises() -> None:
     topology = random_topology(2, 500, 6000, parts=4)
     cached = np.array([3, 77, 200, 499])
-    found = sample(topology, np.arange(250, 262), (6, 3), 5, rank=2, cached=cached)
-    nodes, indptr, columns = found["nodes"], found["indptr"], found["columns"]
+    batch = sample(topology, np.arange(250, 262), (6, 3), 5, rank=2, cached=cached)
+    nodes, indptr, columns = batch["nodes"], batch["indptr"], batch["columns"]
     assert nodes[:12].tolist() == list(range(250, 262))
     assert len(set(nodes.tolist())) == len(nodes)
-    low, high = found["num_nodes"][:2]
+    low, high = batch["num_nodes"][:2]
     assert len(indptr) == high + 1
-    assert found["num_nodes"][2] == len(nodes)
+    assert batch["num_nodes"][2] == len(nodes)
     degrees = np.diff(topology.indptr)[nodes]
     for row in range(high):
         fanout = 6 if row < low else 3
-        drawn = found["edges"][indptr[row] : indptr[row + 1]]
+        drawn = batch["edges"][indptr[row] : indptr[row + 1]]
         assert len(drawn) == min(fanout, degrees[row])
         assert len(set(drawn.tolist())) == len(drawn)  # without replacement
         assert topology.indptr[nodes[row]] <= drawn.min(initial=topology.indptr[nodes[row]])
         assert drawn.max(initial=0) < topology.indptr[nodes[row] + 1]
-    np.testing.assert_array_equal(topology.indices[found["edges"]], nodes[columns])
+    np.testing.assert_array_equal(topology.indices[batch["edges"]], nodes[columns])
     assert columns[: indptr[low]].max() < high  # what seeds read is found by the first hop
-    every = np.concatenate((found["own_at"], found["cached_at"], found["wanted_at"]))
+    every = np.concatenate((batch["own_at"], batch["cached_at"], batch["wanted_at"]))
     assert sorted(every.tolist()) == list(range(len(nodes)))
-    np.testing.assert_array_equal(found["own_rows"] + 250, nodes[found["own_at"]])
-    np.testing.assert_array_equal(cached[found["cached_rows"]], nodes[found["cached_at"]])
-    owners = np.repeat(np.arange(4), found["wanted_from"])
-    np.testing.assert_array_equal(topology.starts[owners] + found["wanted_rows"], nodes[found["wanted_at"]])
+    np.testing.assert_array_equal(batch["own_rows"] + 250, nodes[batch["own_at"]])
+    np.testing.assert_array_equal(cached[batch["cached_rows"]], nodes[batch["cached_at"]])
+    owners = np.repeat(np.arange(4), batch["wanted_from"])
+    np.testing.assert_array_equal(topology.starts[owners] + batch["wanted_rows"], nodes[batch["wanted_at"]])
     rows = np.repeat(np.arange(high), np.diff(indptr))
-    back = np.repeat(np.arange(high), np.diff(found["column_ptr"]))  # of the layer whose targets are the seeds
-    assert len(found["rows"]) == indptr[low]
-    np.testing.assert_array_equal(found["rows"], rows[found["row_edges"]])
-    np.testing.assert_array_equal(back, columns[found["row_edges"]])
+    back = np.repeat(np.arange(high), np.diff(batch["column_ptr"]))  # of the layer whose targets are the seeds
+    assert len(batch["rows"]) == indptr[low]
+    np.testing.assert_array_equal(batch["rows"], rows[batch["row_edges"]])
+    np.testing.assert_array_equal(back, columns[batch["row_edges"]])
 
 
 @pytest.mark.parametrize(("degree", "count"), [(20, 5), (20, 19), (7, 1), (200, 60)])
@@ -114,6 +114,7 @@ def test_batches_come_in_order_whoever_samples_them(threads: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_threads_that_are_far_enough_ahead_sleep() -> None:
     """With no bound they would sample on, some seconds' worth; with a spinning one they would be as busy."""
     assert native() is not None
@@ -139,10 +140,10 @@ def test_threads_that_are_far_enough_ahead_sleep() -> None:
 def test_edges_of_the_possible() -> None:
     """A fan-out above the degree, vertices without neighbours, seeds given twice, no seeds, no edges at all."""
     topology = topology_of([(1, 0), (2, 0), (0, 2)], 5)
-    found = sample(topology, np.array([0, 3, 0]), (9, 9))
-    assert found["nodes"].tolist() == [0, 3, 0, 1, 2]
-    assert found["indptr"].tolist() == [0, 2, 2, 4, 4, 5]  # each of the two draws; what vertex 2 draws is the first
-    assert found["columns"].tolist() == [3, 4, 3, 4, 0]
+    batch = sample(topology, np.array([0, 3, 0]), (9, 9))
+    assert batch["nodes"].tolist() == [0, 3, 0, 1, 2]
+    assert batch["indptr"].tolist() == [0, 2, 2, 4, 4, 5]  # each of the two draws; what vertex 2 draws is the first
+    assert batch["columns"].tolist() == [3, 4, 3, 4, 0]
     assert sample(topology, np.array([4]), (3, 3))["num_nodes"].tolist() == [1, 1, 1]
     assert sample(topology, NONE, (3, 3))["num_nodes"].tolist() == [0, 0, 0]
     empty = topology_of([], 3)
@@ -154,8 +155,8 @@ def test_wrong_input_is_refused() -> None:
     with pytest.raises(ValueError, match="seed 2; vertices are 0 to 1"):
         sample(topology, np.array([2]), (1,))
     for wrong in ({"fanouts": (0,)}, {"cached": np.array([1, 0])}, {"rank": 1}):
-        given = {"rank": 0, "cached": NONE, "fanouts": (1,)} | wrong
+        arguments = {"rank": 0, "cached": NONE, "fanouts": (1,)} | wrong
         with pytest.raises(ValueError, match=r"fan-outs|cached|rank"):
-            new_sampler(topology.indptr, topology.indices, topology.starts, **given)  # type: ignore[arg-type]
+            new_sampler(topology.indptr, topology.indices, topology.starts, **arguments)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no vertex"):
         new_sampler(topology.indptr, np.array([7], dtype=np.int32), topology.starts, 0, NONE, (1,))

@@ -20,14 +20,14 @@ def sampled(
     frontier, touched = set(seeds.tolist()), set()
     known = set(frontier)
     for fanout in fanouts:
-        found: set[int] = set()
+        reached: set[int] = set()
         for v in frontier:
             neighbours = topology.indices[topology.indptr[v] : topology.indptr[v + 1]]
             count = len(neighbours) if fanout == -1 else min(fanout, len(neighbours))
-            found |= set(randomness.choice(neighbours, count, replace=False).tolist())
-        touched |= found
-        frontier = found if again else found - known
-        known |= found
+            reached |= set(randomness.choice(neighbours, count, replace=False).tolist())
+        touched |= reached
+        frontier = reached if again else reached - known
+        known |= reached
     return touched
 
 
@@ -35,7 +35,7 @@ def test_a_directed_tree_is_exact() -> None:
     """0 draws 2 of its 3 children, each of which draws 1 of its 2; both seeds, one a batch."""
     edges = [(1, 0), (2, 0), (3, 0), *((4 + 2 * (c - 1) + i, c) for c in (1, 2, 3) for i in (0, 1)), (11, 10)]
     topology = topology_of(edges, 12)
-    found = vip(topology, np.array([0, 10]), batch=1, fanouts=(2, 1))
+    chances = vip(topology, np.array([0, 10]), batch=1, fanouts=(2, 1))
     hits = np.zeros(12)
     outcomes = 0
     for seed in (0, 10):
@@ -48,7 +48,7 @@ def test_a_directed_tree_is_exact() -> None:
                     for child, which in zip(children, drawn, strict=True):
                         hits[child] += 1
                         hits[4 + 2 * (child - 1) + which] += 1
-    np.testing.assert_allclose(found, hits / outcomes, atol=1e-12)
+    np.testing.assert_allclose(chances, hits / outcomes, atol=1e-12)
     assert vip(topology, np.array([0, 10]), batch=1, fanouts=(2, 1), with_seeds=True)[0] == pytest.approx(0.5)
 
 
@@ -57,11 +57,11 @@ def test_all_neighbours_large_batches_and_no_seeds() -> None:
     assert vip(topology, np.array([0]), batch=100, fanouts=(-1, -1)).tolist() == [0, 1, 1, 1, 0]
     assert vip(topology, np.array([0]), batch=1, fanouts=(5,)).tolist() == [0, 1, 1, 0, 0]
     assert not vip(topology, np.array([], dtype=np.int64), batch=4, fanouts=(2, 2)).any()
-    for wrong, told in (
+    for wrong, message in (
         ({"batch": 0, "fanouts": (1,)}, "more than 0"),
         ({"batch": 1, "fanouts": (0,)}, "-1 for all"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             vip(topology, np.array([0]), **wrong)  # type: ignore[arg-type]
 
 
@@ -90,6 +90,7 @@ def test_near_the_sampled_frequency(directed: bool, again: bool, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_a_million_vertices_four_parts_in_seconds() -> None:
     randomness = np.random.default_rng(0)
     num_nodes, num_edges = 1_000_000, 20_000_000

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def jobs(folder: str, todo: Sequence[Job[Salient]]) -> list[Found]:
     manifest = graphs.read_manifest(Path(folder))
     topology = Topology.read(Path(folder))
     shard = graphs.read_shard(Path(folder), dist.get_rank())
-    found = []
+    results = []
     with Door() as door:
         for job in todo:
             run = Run(job, shard, door, manifest, topology)
@@ -58,7 +58,7 @@ def jobs(folder: str, todo: Sequence[Job[Salient]]) -> list[Found]:
                 run.epoch(epoch)
             cache = run.loader.cache
             weights = {name: value.clone() for name, value in run.model.state_dict().items()}
-            found.append(
+            results.append(
                 Found(
                     run.losses,
                     weights,
@@ -72,7 +72,7 @@ def jobs(folder: str, todo: Sequence[Job[Salient]]) -> list[Found]:
                     shard.original_ids,
                 )
             )
-    return found
+    return results
 
 
 def results(todo: Sequence[Job[Salient]]) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
@@ -120,22 +120,30 @@ def in_one(folder: Path, job: Job[Salient]) -> tuple[list[float], dict[str, Tens
     return losses, model.state_dict()
 
 
-def sampled_inference(folder: str, job: Job[Salient], methods: Sequence[Salient]) -> list[tuple[Any, ...]]:
-    """What an untrained model says by these methods, and exactly; rows fetched by each."""
+class Inference(NamedTuple):
+    """What an untrained model says of this rank's nodes; the bytes that it took to sample."""
+
+    exact: Tensor
+    sampled: Tensor
+    sent: int
+
+
+def sampled_inference(folder: str, job: Job[Salient], methods: Sequence[Salient]) -> list[Inference]:
+    """By each of these methods."""
     topology = Topology.read(Path(folder))
     shard = graphs.read_shard(Path(folder), dist.get_rank())
     seeds = [np.arange(topology.starts[part], topology.starts[part + 1]) for part in range(topology.num_parts)]
     with Door() as door:
         model = build(job, num_features=shard.x.shape[1], num_classes=shard.num_classes)
         exact = inference.exact(model, shard, topology, door)
-        found = []
+        results = []
         for method in methods:
             door.books.take()
             ids, out = inference.sampled(model, shard, topology, door, method, seeds)
             assert np.array_equal(ids, seeds[door.rank])
             sent = sum(book.bytes_sent for name, book in door.books.take().items() if name.startswith("inference."))
-            found.append((out, sent))
-        return [(exact, *each) for each in found]
+            results.append(Inference(exact, out, sent))
+        return results
 
 
 class Own(torch.nn.Module):
@@ -156,8 +164,14 @@ class Own(torch.nn.Module):
         return out.relu() if number == 0 else out
 
 
-def own_inference(folder: str, method: Salient) -> tuple[Tensor, Tensor, Tensor, str]:
-    """Exact, sampled with all neighbours, this shard's nodes; and how a model is refused whose layers are not known."""
+class OwnInference(NamedTuple):
+    exact: Tensor
+    sampled: Tensor  # with all neighbours
+    ids: Tensor  # of this shard's nodes
+    refusal: str  # of a model whose layers are not known
+
+
+def own_inference(folder: str, method: Salient) -> OwnInference:
     topology = Topology.read(Path(folder))
     shard = graphs.read_shard(Path(folder), dist.get_rank())
     seeds = [np.arange(topology.starts[part], topology.starts[part + 1]) for part in range(topology.num_parts)]
@@ -168,7 +182,7 @@ def own_inference(folder: str, method: Salient) -> tuple[Tensor, Tensor, Tensor,
         try:
             inference.exact(model, shard, topology, door)  # type: ignore[arg-type]
         except ValueError as error:
-            return exact, out, shard.original_ids, str(error)
+            return OwnInference(exact, out, shard.original_ids, str(error))
         raise AssertionError
 
 
@@ -178,9 +192,9 @@ def batches(folder: str, method: Salient) -> list[tuple[Tensor, Tensor, Tensor]]
     shard = graphs.read_shard(Path(folder), dist.get_rank())
     with Door() as door:
         loader = Loader(shard, door, method, topology)
-        found = [(batch.x, batch.y, batch.n_id) for batch in loader]
-        assert len(found) == len(loader)
-        return found
+        batches_seen = [(batch.x, batch.y, batch.n_id) for batch in loader]
+        assert len(batches_seen) == len(loader)
+        return batches_seen
 
 
 def another_ranks_shard(folder: str, method: Salient) -> str:

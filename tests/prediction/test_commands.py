@@ -20,7 +20,7 @@ def called(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*THINWIRE, *words], capture_output=True, text=True, timeout=110, check=False)
 
 
-def test_every_method_is_foretold_and_one_recommended(tmp_path: Path) -> None:
+def test_every_method_is_predicted_and_one_recommended(tmp_path: Path) -> None:
     said = tmp_path / "plan.json"
     done = called("plan", *MODEL, "--layers", "2", "--hosts", "3", "--rate", "10mbit", "--json", str(said))
     assert done.returncode == 0, done.stderr
@@ -32,9 +32,9 @@ def test_every_method_is_foretold_and_one_recommended(tmp_path: Path) -> None:
     # At ten megabits thin messages must win, and by about what they are thinner.
     assert plan["recommended"].startswith("sylvie")
     assert rows["sylvie"]["bytes_per_epoch"] < rows["adaqp"]["bytes_per_epoch"] < rows["exact"]["bytes_per_epoch"]
-    assert [each["rate"] for each in plan["rates"]][:1] == ["10mbit"]
+    assert [row["rate"] for row in plan["rates"]][:1] == ["10mbit"]
     assert len(plan["rates"]) == 9
-    exact = [each["epoch_s"]["exact"] for each in plan["rates"]]
+    exact = [row["epoch_s"]["exact"] for row in plan["rates"]]
     assert exact[0] > 2 * exact[-1]
     assert "recommended: thinwire train sylvie" in done.stdout
 
@@ -68,7 +68,7 @@ def test_a_plan_between_meshes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["plan", "--rate", "1gbit", "--profile", "nowhere.json", "--hosts", "2"], "leave --hosts and --rate out"),
         (["plan", "--rate", "2gbit"], "Give --hosts"),
@@ -85,8 +85,8 @@ def test_a_plan_between_meshes(tmp_path: Path) -> None:
         (["trian"], "Did you mean 'train'?"),
     ],
 )
-def test_what_can_not_be_done_is_said(words: list[str], told: str, refused: Callable[..., str]) -> None:
-    assert told in refused(*words)
+def test_what_can_not_be_done_is_said(words: list[str], message: str, refused: Callable[..., str]) -> None:
+    assert message in refused(*words)
 
 
 def test_methods_are_told_apart_from_the_commas_of_their_options() -> None:

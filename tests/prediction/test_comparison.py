@@ -30,9 +30,9 @@ def test_thin_messages_on_slow_wires_and_none_on_fast_ones() -> None:
     assert slow.rows[1].speedup == pytest.approx(slow.rows[0].epoch_s / slow.rows[1].epoch_s)
     assert slow.rows[1].bytes_per_epoch == 800_000
     # The chart turns from one to the other as wires get faster, and exact's epochs only get shorter.
-    every = [each["exact"] for each in slow.rates.values()]
+    every = [epoch_s["exact"] for epoch_s in slow.rates.values()]
     assert every == sorted(every, reverse=True)
-    best = [min(each, key=each.__getitem__) for each in slow.rates.values()]
+    best = [min(epoch_s, key=epoch_s.__getitem__) for epoch_s in slow.rates.values()]
     assert best == sorted(best, reverse=True)
     assert set(best) == {"sylvie", "exact"}
     content = slow.to_json()
@@ -51,9 +51,9 @@ def test_where_exact_hardly_waits_little_is_not_worth_it() -> None:
 
 def test_without_exact_the_first_is_the_measure() -> None:
     both = [recording("pipe", 0.1, 10_000_000), recording("sylvie", 0.12, 400_000)]
-    found = predict(both, even(2, 1e8), cores=None)
-    assert (found.rows[0].speedup, found.recommended) == (1.0, "sylvie")
-    assert "the fastest of these" in found.why
+    prediction = predict(both, even(2, 1e8), cores=None)
+    assert (prediction.rows[0].speedup, prediction.recommended) == (1.0, "sylvie")
+    assert "the fastest of these" in prediction.why
     assert predict([recording("salient", 0.1, 9)], even(2, 1e8), cores=None).recommended == "salient"
 
 

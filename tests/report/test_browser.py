@@ -40,8 +40,8 @@ class Seen:
     asked_for: list[str] = field(default_factory=list)
 
     def data(self, chart: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.page.evaluate(f"document.getElementById('chart-{chart}').data")
-        return found
+        traces: list[dict[str, Any]] = self.page.evaluate(f"document.getElementById('chart-{chart}').data")
+        return traces
 
 
 def opened(browser: Browser, path: Path, **options: Any) -> Seen:

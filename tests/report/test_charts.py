@@ -77,9 +77,9 @@ def test_loss_against_epochs_and_seconds(runs: list[Run]) -> None:
 
 def test_time_adds_up_to_the_epoch(runs: list[Run]) -> None:
     means = mean_times(runs[1])
-    assert [each["exposed_s"] for each in means] == pytest.approx([0.05, 0.025])
-    for each in means:
-        assert each["compute_s"] + each["codec_s"] + each["exposed_s"] + each["rest_s"] == pytest.approx(0.2)
+    assert [mean["exposed_s"] for mean in means] == pytest.approx([0.05, 0.025])
+    for mean in means:
+        assert mean["compute_s"] + mean["codec_s"] + mean["exposed_s"] + mean["rest_s"] == pytest.approx(0.2)
     drawn = {trace["name"]: trace for trace in traces(times(runs)) if trace["yaxis"] == "y2"}
     assert drawn["exposed transfer"]["x"] == pytest.approx([0.05, 0.025])
     # On a line of its own, so that it is not taken for a part of the epoch.
@@ -127,11 +127,11 @@ def test_predicted_beside_measured(runs: list[Run]) -> None:
     drawn = {trace["meta"]: trace for trace in traces(predicted(runs))}
     assert drawn["measured"]["y"][1:] == [0.2] * 19
     assert set(drawn["predicted"]["y"]) == {None, 0.19}
-    told = comparison(runs)
-    assert told is not None
-    assert ("adaqp", "seconds an epoch", "190 ms", "200 ms", "-5%") in told.rows
-    assert ("adaqp", "halo bytes an epoch", "400 kB", "400 kB", "0%") in told.rows
-    assert ("adaqp", "seconds an epoch, planned", "180 ms", "200 ms", "-10%") in told.rows
+    table = comparison(runs)
+    assert table is not None
+    assert ("adaqp", "seconds an epoch", "190 ms", "200 ms", "-5%") in table.rows
+    assert ("adaqp", "halo bytes an epoch", "400 kB", "400 kB", "0%") in table.rows
+    assert ("adaqp", "seconds an epoch, planned", "180 ms", "200 ms", "-10%") in table.rows
 
 
 def test_a_synchronous_run_is_compared_with_its_own_row(tmp_path: Path) -> None:
@@ -141,9 +141,9 @@ def test_a_synchronous_run_is_compared_with_its_own_row(tmp_path: Path) -> None:
     row = {"epoch_s": 0.25, "bytes_per_epoch": 1, "memory_bytes": 1, "speedup": 1, "model": "replay"}
     plan["prediction"]["rows"].append({"method": "sylvie --staleness 0", **row})
     (folder / "plan.json").write_text(json.dumps(plan))
-    told = comparison(read_runs([folder]))
-    assert told is not None
-    assert [row[2] for row in told.rows if row[1] == "seconds an epoch, planned"] == ["250 ms"]
+    table = comparison(read_runs([folder]))
+    assert table is not None
+    assert [row[2] for row in table.rows if row[1] == "seconds an epoch, planned"] == ["250 ms"]
 
 
 def test_prediction_beside_all_runs_that_are_alike(runs: list[Run]) -> None:
@@ -169,11 +169,11 @@ def test_links_and_traffic_are_matrices(runs: list[Run]) -> None:
 
 
 def test_summary_has_the_names_of_train(runs: list[Run]) -> None:
-    told = summary(runs[1])
-    assert told["bytes_per_epoch"] == 300_000
-    assert told["float32_bytes_per_epoch"] == 1_800_000
-    assert told["epoch_s_median"] == 0.2
-    assert (told["workers"], told["seed"], told["epochs"], told["epochs_done"]) == (2, 7, 20, 20)
+    facts = summary(runs[1])
+    assert facts["bytes_per_epoch"] == 300_000
+    assert facts["float32_bytes_per_epoch"] == 1_800_000
+    assert facts["epoch_s_median"] == 0.2
+    assert (facts["workers"], facts["seed"], facts["epochs"], facts["epochs_done"]) == (2, 7, 20, 20)
     assert results(runs).rows[1][-1] == "6.0x"
 
 
@@ -184,7 +184,7 @@ def test_text_for_plotly_is_no_markup_and_not_long() -> None:
 
 
 def test_units() -> None:
-    assert [bytes_text(each) for each in (0, 7, 999.6, 999_600, 1.5e9, None)] == [
+    assert [bytes_text(size) for size in (0, 7, 999.6, 999_600, 1.5e9, None)] == [
         "0 B",
         "7.00 B",
         "1.00 kB",
@@ -192,7 +192,7 @@ def test_units() -> None:
         "1.50 GB",
         "-",
     ]
-    assert [seconds_text(each) for each in (0.0, 1e-5, 0.25, 75, 1234.5)] == [
+    assert [seconds_text(seconds) for seconds in (0.0, 1e-5, 0.25, 75, 1234.5)] == [
         "0 s",
         "10.0 us",
         "250 ms",

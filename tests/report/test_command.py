@@ -11,13 +11,13 @@ from thinwire.cli import main
 
 def test_one_run_is_reported_in_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = made.run(tmp_path / "run", epochs=4, asked=9, complete=False, tail="{")
-    main(["report", str(folder), "--json", str(tmp_path / "told.json")])
-    told = " ".join(capsys.readouterr().out.split())
-    assert "run sylvie 4/9 - 200 ms 300 kB unfinished" in told
-    assert "run: stopped after epoch 4 of 9, or is still running; the last line was cut off" in told
+    main(["report", str(folder), "--json", str(tmp_path / "printed.json")])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "run sylvie 4/9 - 200 ms 300 kB unfinished" in printed
+    assert "run: stopped after epoch 4 of 9, or is still running; the last line was cut off" in printed
     assert (folder / "report.html").read_text().startswith("<!doctype html>")
     assert json.loads((folder / "trace.json").read_text())["traceEvents"]
-    written = json.loads((tmp_path / "told.json").read_text())
+    written = json.loads((tmp_path / "printed.json").read_text())
     assert written["page"] == str(folder / "report.html")
     assert written["runs"][0]["epochs_done"] == 4
     assert written["runs"][0]["state"] == "unfinished"

@@ -13,17 +13,17 @@ HOSTILE = "</script><img src=x onerror=alert(1)><b>&amp;\"'$title"
 
 
 def figures(text: str) -> dict[str, object]:
-    (found,) = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', text, flags=re.DOTALL)
-    return dict(json.loads(found))
+    (figures,) = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', text, flags=re.DOTALL)
+    return dict(json.loads(figures))
 
 
 def test_nothing_is_fetched(tmp_path: Path) -> None:
     text = page(read_runs([made.run(tmp_path / "run", method="adaqp", prediction=True)]))
-    own = text.replace(re.findall(r"<script>/\*\*\n\* plotly.*?</script>", text, flags=re.DOTALL)[0], "")
-    assert "http://" not in own
-    assert "https://" not in own
-    assert "default-src 'none'" in own
-    assert len(own) < 200_000 < 4_000_000 < len(text)  # plotly once
+    without_plotly = text.replace(re.findall(r"<script>/\*\*\n\* plotly.*?</script>", text, flags=re.DOTALL)[0], "")
+    assert "http://" not in without_plotly
+    assert "https://" not in without_plotly
+    assert "default-src 'none'" in without_plotly
+    assert len(without_plotly) < 200_000 < 4_000_000 < len(text)  # plotly once
     names = re.findall(r"id='chart-([\w-]+)' data-chart='([\w-]+)'", text)
     assert [name for name, _ in names] == [name for _, name in names] == list(figures(text))
 

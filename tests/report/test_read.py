@@ -14,7 +14,7 @@ def test_a_complete_run(tmp_path: Path) -> None:
     (run,) = read_runs([made.run(tmp_path / "one", method="adaqp", ranks=3, prediction=True)])
     assert (run.label, run.method, run.done, run.asked) == ("one", "adaqp", 20, 20)
     assert run.state.word == "complete"
-    assert [each.from_epoch for each in run.assignments] == [5, 10, 15]
+    assert [assignment.from_epoch for assignment in run.assignments] == [5, 10, 15]
     assert run.assignments[0].messages[0].rows_at_bits == {0: 10, 2: 18, 8: 72}
     assert len(run.facts.links) == 6
     assert run.prediction is not None

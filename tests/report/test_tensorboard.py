@@ -20,10 +20,10 @@ def test_scalars_come_back(tmp_path: Path) -> None:
     board = EventAccumulator(str(boards / "adaqp")).Reload()
     assert set(board.Tags()["scalars"]) == set(tensorboard.TAGS)
     losses = board.Scalars("loss")
-    assert [each.step for each in losses] == list(range(1, 21))
-    assert [each.value for each in losses] == pytest.approx([epoch.loss for epoch in runs[1].epochs])
+    assert [scalar.step for scalar in losses] == list(range(1, 21))
+    assert [scalar.value for scalar in losses] == pytest.approx([epoch.loss for epoch in runs[1].epochs])
     assert losses[-1].wall_time - losses[0].wall_time == pytest.approx(19 * 0.2)
-    assert [each.step for each in board.Scalars("score/test")] == list(range(5, 21))
+    assert [scalar.step for scalar in board.Scalars("score/test")] == list(range(5, 21))
     assert "time/predicted_s" not in EventAccumulator(str(boards / "sylvie")).Reload().Tags()["scalars"]
 
 

@@ -21,8 +21,8 @@ def test_lanes_hold_no_overlap() -> None:
     chosen = lanes(spans)
     assert chosen[:3] == [0, 1, 1]
     for lane in set(chosen):
-        own = sorted((each.start_s, each.end_s) for each, at in zip(spans, chosen, strict=True) if at == lane)
-        assert all(before[1] <= after[0] for before, after in pairwise(own))
+        spans_s = sorted((span.start_s, span.end_s) for span, at in zip(spans, chosen, strict=True) if at == lane)
+        assert all(before[1] <= after[0] for before, after in pairwise(spans_s))
     assert lanes([]) == []
 
 
@@ -37,28 +37,33 @@ def test_a_process_a_rank(tmp_path: Path) -> None:
     runs = read_runs([made.run(tmp_path / name, method=name, ranks=3) for name in ("exact", "sylvie")])
     write_trace(tmp_path / "trace.json", runs)
     content = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    named = {each["pid"]: each["args"]["name"] for each in content if each["name"] == "process_name"}
+    named = {event["pid"]: event["args"]["name"] for event in content if event["name"] == "process_name"}
     wanted = [f"{run}: {what}" for run in ("exact", "sylvie") for what in ("all epochs", "rank 0", "rank 1", "rank 2")]
     assert list(named.values()) == wanted
     pid = next(number for number, name in named.items() if name == "sylvie: rank 1")
-    own = [each for each in content if each["pid"] == pid and each["ph"] == "X"]
+    slices = [event for event in content if event["pid"] == pid and event["ph"] == "X"]
     # Spans were kept in the sixth epoch, which began after five, the first a little longer.
-    transfers = [each for each in own if each["cat"] == "transfer"]
-    assert [each["name"] for each in transfers] == ["convs.1.forward", "convs.2.forward"]
+    transfers = [event for event in slices if event["cat"] == "transfer"]
+    assert [event["name"] for event in transfers] == ["convs.1.forward", "convs.2.forward"]
     assert transfers[0]["ts"] == pytest.approx(1e6 * (5 * 0.2 + 0.1 + 0.1 * 0.2))
     assert transfers[0]["dur"] == pytest.approx(1e6 * 0.1)
     assert transfers[0]["args"] == {"bytes": 100_000}
     tracks = {
-        each["tid"]: each["args"]["name"] for each in content if each["pid"] == pid and each["name"] == "thread_name"
+        event["tid"]: event["args"]["name"]
+        for event in content
+        if event["pid"] == pid and event["name"] == "thread_name"
     }
-    assert [tracks[each["tid"]] for each in transfers] == ["transfer", "transfer 2"]
-    assert {each["cat"] for each in own} == {"epochs", "computation", "codec", "wait", "transfer"}
-    epochs = [each for each in content if each["ph"] == "X" and named[each["pid"]] == "exact: all epochs"]
+    assert [tracks[event["tid"]] for event in transfers] == ["transfer", "transfer 2"]
+    assert {event["cat"] for event in slices} == {"epochs", "computation", "codec", "wait", "transfer"}
+    epochs = [event for event in content if event["ph"] == "X" and named[event["pid"]] == "exact: all epochs"]
     assert len(epochs) == 20
     assert epochs[1]["ts"] == pytest.approx(1e6 * epochs[0]["dur"] / 1e6)
 
 
 def test_a_run_without_details_has_its_epochs(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text('{"epoch": 0, "loss": 1.0, "seconds": 0.5}\n{"epoch": 1}\n')
-    slices = [each for each in events(read_runs([tmp_path])) if each["ph"] == "X"]
-    assert [(each["name"], each["ts"], each["dur"]) for each in slices] == [("epoch 1", 0, 5e5), ("epoch 2", 5e5, 0)]
+    slices = [event for event in events(read_runs([tmp_path])) if event["ph"] == "X"]
+    assert [(event["name"], event["ts"], event["dur"]) for event in slices] == [
+        ("epoch 1", 0, 5e5),
+        ("epoch 2", 5e5, 0),
+    ]

@@ -19,8 +19,8 @@ STALE, FRESH = fullgraph.Sylvie(), fullgraph.Exact()
 STEPS = 1_000
 
 
-def job(method: Any = FRESH, **given: Any) -> Job[Any]:
-    return Job(method, "data", **given)
+def job(method: Any = FRESH, **options: Any) -> Job[Any]:
+    return Job(method, "data", **options)
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_memory_grows_from_adams_to_the_most() -> None:
     )
 
 
-@pytest.mark.parametrize("given", [{"lr": -1.0}, {"betas": (1.0, 0.9)}, {"direct": 1.5}, {"eps": -1.0}])
-def test_what_qhadam_can_not_do(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{"lr": -1.0}, {"betas": (1.0, 0.9)}, {"direct": 1.5}, {"eps": -1.0}])
+def test_what_qhadam_can_not_do(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="lr and eps are 0 or more, betas below 1, direct from 0 to 1"):
-        QHAdam([torch.nn.Parameter(torch.zeros(1))], **given)
+        QHAdam([torch.nn.Parameter(torch.zeros(1))], **options)
 
 
 def test_rates() -> None:
@@ -140,12 +140,12 @@ def test_a_run_goes_on_with_its_own_optimizer_and_decay() -> None:
     run = job(STALE, decay="cosine", epochs=10)
     then = {"job": run.identity(), "world_size": 2, "data": "a"}
     expect_same_run(then, {**then, "job": replace(run, optimizer="qhadam").identity()})
-    for changed, told in [
+    for changed, message in [
         (replace(run, optimizer="adam"), r"optimizer qhadam \(now adam\)"),
         (replace(run, epochs=20), r"decay cosine over 10 epochs \(now cosine over 20 epochs\)"),
         (replace(run, decay="none"), r"decay cosine over 10 epochs \(now none\)"),
     ]:
-        with pytest.raises(CheckpointError, match=told):
+        with pytest.raises(CheckpointError, match=message):
             expect_same_run(then, {**then, "job": changed.identity()})
 
 

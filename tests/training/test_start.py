@@ -36,6 +36,10 @@ def test_machines_whose_loading_differs_by_more_than_the_limit_start_with_the_sa
             replace(JOB, lr=0.02),
             "different option.lr: ranks 0, 1 have 0.01, rank 2 has 0.02; start all ranks with the same",
         ),
+        (
+            replace(JOB, seed=2),
+            "different seed: ranks 0, 1 have 0, rank 2 has 2; start all ranks with the same options",
+        ),
         (replace(JOB, data="synthetic:nodes=201"), "different shards: ranks 0, 1 have "),
     ],
 )

@@ -53,7 +53,7 @@ class BatchBench:
         return asdict(self)
 
 
-Turn = Callable[[int], int]  # the number of a timing -> edges
+Timed = Callable[[int], int]  # what is timed: from the number of the timing, how many edges it took
 
 
 def run(
@@ -70,7 +70,7 @@ def run(
     try:
         topology = _graph(num_nodes, num_edges, seed)
         seeds = np.random.default_rng(seed + 1).permutation(num_nodes)[: BATCH * BATCHES["sampling"]]
-        samplers: dict[str, Turn] = {"thinwire": _ours(topology, seeds), "numpy": _numpy(topology, seeds)}
+        samplers: dict[str, Timed] = {"thinwire": _ours(topology, seeds), "numpy": _numpy(topology, seeds)}
         if importlib.util.find_spec("dgl") is not None:
             samplers["dgl"] = _dgl(topology, seeds)
         rows = _timed("sampling", samplers, repeats, lambda share, what: on_progress(share / 2, what))
@@ -81,13 +81,13 @@ def run(
     return BatchBench(num_nodes, num_edges, BATCH, FANOUTS, repeats, rows)
 
 
-def _timed(what: str, methods: dict[str, Turn], repeats: int, on_progress: Callable[[float, str], None]) -> list[Row]:
+def _timed(what: str, methods: dict[str, Timed], repeats: int, on_progress: Callable[[float, str], None]) -> list[Row]:
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in methods}
     for repeat in range(-1, repeats):  # the first one warms up
-        for number, (name, turn) in enumerate(methods.items()):
+        for number, (name, method) in enumerate(methods.items()):
             on_progress(((repeat + 1) + number / len(methods)) / (repeats + 1), f"{what}: {name}")
             start = time.perf_counter()
-            edges = turn(repeat + 1)
+            edges = method(repeat + 1)
             if repeat >= 0:
                 taken[name].append((time.perf_counter() - start, edges))
     rates = {name: statistics.median(edges / seconds for seconds, edges in timings) for name, timings in taken.items()}
@@ -116,24 +116,24 @@ def _graph(num_nodes: int, num_edges: int, seed: int) -> Topology:
     )
 
 
-def _ours(topology: Topology, seeds: Array) -> Turn:
+def _ours(topology: Topology, seeds: Array) -> Timed:
     """Our sampler, which also makes the transpose and separates own, cached and remote vertices. On one thread."""
     none = np.zeros(0, dtype=np.int64)
     args = (topology.indptr, topology.indices, topology.starts, 0, none, FANOUTS)
     sampler = new_sampler(*args, with_edges=False, ahead=1)  # one batch at a time
 
-    def turn(number: int) -> int:
+    def one_timing(number: int) -> int:
         ends = np.arange(BATCH, len(seeds) + 1, BATCH)
         sampler.add(seeds, ends, (number * len(ends) + np.arange(len(ends))).astype(np.uint64))
         return sum(len(sampler.next()["columns"]) for _ in ends)
 
-    return turn
+    return one_timing
 
 
-def _numpy(topology: Topology, seeds: Array) -> Turn:
+def _numpy(topology: Topology, seeds: Array) -> Timed:
     none = np.zeros(0, dtype=np.int64)
 
-    def turn(number: int) -> int:
+    def one_timing(number: int) -> int:
         edges = 0
         for batch, batch_seeds in enumerate(seeds.reshape(-1, BATCH)):
             key = number * len(seeds) + batch
@@ -141,10 +141,10 @@ def _numpy(topology: Topology, seeds: Array) -> Turn:
             edges += len(twins.sample(*args)["columns"])
         return edges
 
-    return turn
+    return one_timing
 
 
-def _dgl(topology: Topology, seeds: Array) -> Turn:
+def _dgl(topology: Topology, seeds: Array) -> Timed:
     import dgl  # type: ignore[import-not-found, unused-ignore]
 
     graph = dgl.graph(
@@ -157,15 +157,15 @@ def _dgl(topology: Topology, seeds: Array) -> Turn:
     sampler = dgl.dataloading.NeighborSampler(list(reversed(FANOUTS)))  # DGL takes fanouts in reverse order
     parts = torch.from_numpy(seeds).split(BATCH)
 
-    def turn(number: int) -> int:
+    def one_timing(number: int) -> int:
         return sum(
             sum(block.num_edges() for block in sampler.sample_blocks(graph, batch_seeds)[2]) for batch_seeds in parts
         )
 
-    return turn
+    return one_timing
 
 
-def _models(topology: Topology, seeds: Array) -> dict[str, Turn]:
+def _models(topology: Topology, seeds: Array) -> dict[str, Timed]:
     from torch_geometric.utils import trim_to_layer
 
     from thinwire.minibatch import layers

@@ -54,14 +54,14 @@ CAPTION = (
 
 @dataclass(frozen=True)
 class Method:
-    """A method's text, parsed."""
+    """What the words of a method ask for: a codec of gradients, one of parameters, weights kept between passes."""
 
     codec: str
     parameters: str | None
     keep: bool
 
     @staticmethod
-    def of(words: str) -> "Method":
+    def parse(words: str) -> "Method":
         codec, *rest = words.split()
         keep = KEEP in rest
         rest = [word for word in rest if word != KEEP]
@@ -74,7 +74,7 @@ def check(methods: tuple[str, ...], settings: Mapping[str, Any]) -> None:
     tasks.check(settings, MORE)
     if settings.get("task") != "llama":
         raise ValueError('settings: task is what can be sharded block by block; give task = "llama"')
-    for method in map(Method.of, methods):
+    for method in map(Method.parse, methods):
         if method.codec not in (PLAIN, LIMIT):
             for_gradients(method.codec, feedback=True)
         if method.parameters is not None:
@@ -94,7 +94,7 @@ def units(method: str, settings: Mapping[str, Any]) -> int:
 
 
 def step(door: Door, method: str, prepared: Task, case: Case, seed: int) -> dict[str, Any]:
-    parsed, task, count = Method.of(method), prepared, units(method, case.settings)
+    parsed, task, count = Method.parse(method), prepared, units(method, case.settings)
     torch.manual_seed(seed)
     model, counted = _sharded(task.build(), parsed, door, seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=task.lr)

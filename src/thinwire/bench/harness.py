@@ -36,7 +36,11 @@ from thinwire.scratch import scratch_folder
 
 
 class Workload(Protocol):
-    """What a case runs: a module with these functions, and with the columns and the caption of its table."""
+    """What a case runs: a module with these functions, and with the columns and the caption of its table.
+
+    It may have three more: LIMIT, the method whose seconds are the limit (`free`, if it has none); `summary`, figures
+    that it adds to a method's row; `before_round`, which each rank calls before the methods take their steps.
+    """
 
     @property
     def COLUMNS(self) -> tuple[Column, ...]: ...  # noqa: N802 (a module's constant)

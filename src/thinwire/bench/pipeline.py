@@ -44,7 +44,7 @@ LR = 0.05
 
 @dataclass(frozen=True)
 class Method:
-    """A method's text, parsed."""
+    """What the words of a method ask for."""
 
     schedule: str
     blocking: bool = False

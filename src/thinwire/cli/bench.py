@@ -123,14 +123,16 @@ class Bench:
         return result.to_json(), self.seed, 1
 
     def _case(self, console: Console) -> tuple[dict[str, Any], int, int]:
+        from thinwire.prediction import check  # as in _bench_of
+
         case = replace(load_case(Path(self.case)), limit_s=self.limit)
         with progress.bar(case.name) as on_progress:
             bench = _bench_of(case)
             result = bench.run(case, on_progress=on_progress)
         console.print(tables.methods(result))
         content = result.to_json()
-        if predicted := hasattr(bench, "errors"):
-            median, worst = bench.errors(result.rows)
+        if predicted := bench is check:
+            median, worst = check.errors(result.rows)
             console.print(predictions.off(result, median, worst), highlight=False)
             content |= {"predicted_off_median": median, "predicted_off_worst": worst}
         if problems := tables.problems(result):

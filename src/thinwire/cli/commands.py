@@ -11,7 +11,7 @@ from rich.table import Table
 
 from thinwire import __version__
 from thinwire.cli.spelling import check_choices, nearest
-from thinwire.launch.failures import LabUnavailable, RankFailed
+from thinwire.launch.failures import RankFailed
 from thinwire.launch.rank_spec import rank_spec_from_torchrun
 
 ABOUT = "Distributed training that waits less for the network."
@@ -73,7 +73,10 @@ def main(arguments: list[str] | None = None) -> None:
                 return
             console = Console(quiet=True)
         command.run(console)
-    except (ValueError, OSError, RankFailed, LabUnavailable) as error:
+    except Exception as error:
+        # In a rank that torchrun has started, errors come as they are; those of thinwire's own explain themselves.
+        if not isinstance(error, (ValueError, OSError)) and not type(error).__module__.startswith("thinwire."):
+            raise
         message = (isinstance(error, RankFailed) and error.reason) or error
         Console(stderr=True).print(f"thinwire: {message}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)

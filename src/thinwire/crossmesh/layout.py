@@ -25,7 +25,7 @@ WORD = re.compile(r"R|S(?P<dim>\d+)(?:x(?P<stride>[1-9]\d*))?|P(?::(?P<reduction
 
 @dataclass(frozen=True)
 class Layout:
-    """`ranks` fill the mesh row by row. A rank's tile follows from its place in the mesh."""
+    """`ranks` fill the mesh row by row. A rank's tile follows from its coordinates in the mesh."""
 
     mesh_shape: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -63,42 +63,42 @@ class Layout:
         return self.placements[axis].partition(":")[2] or "sum"
 
     @cached_property
-    def places(self) -> dict[int, tuple[int, ...]]:
+    def coordinates(self) -> dict[int, tuple[int, ...]]:
         """Each rank's coordinates, in the order in which DTensor lays out its data.
 
         DTensor orders data by process group, whose ranks ascend, and not by mesh (docs/decisions/0012). We do the same
-        if every rank then has its own place and shards are equal. Otherwise torch itself loses data, and we use the
-        mesh's order.
+        if every rank then has its own coordinates and shards are equal. Otherwise torch itself loses data, and we use
+        the mesh's order.
         """
         by_mesh = dict(zip(self.ranks, itertools.product(*map(range, self.mesh_shape)), strict=True))
         by_group = {
             rank: tuple(self._among(rank, by_mesh, axis) for axis in range(len(self.mesh_shape))) for rank in by_mesh
         }
         if len(set(by_group.values())) == len(by_group):
-            sizes = {tuple(map(ranges_size, self._tile(place))) for place in by_group.values()}
+            sizes = {tuple(map(ranges_size, self._tile(position))) for position in by_group.values()}
             if len(sizes) == 1:
                 return by_group
         return by_mesh
 
-    def _among(self, rank: int, places: dict[int, tuple[int, ...]], axis: int) -> int:
+    def _among(self, rank: int, coordinates: dict[int, tuple[int, ...]], axis: int) -> int:
         """How many ranks along this axis have a lower number than this one."""
-        own_place = places[rank]
-        rest = (*own_place[:axis], *own_place[axis + 1 :])
-        line = [other for other, place in places.items() if (*place[:axis], *place[axis + 1 :]) == rest]
+        position = coordinates[rank]
+        rest = (*position[:axis], *position[axis + 1 :])
+        line = [other for other, there in coordinates.items() if (*there[:axis], *there[axis + 1 :]) == rest]
         return sorted(line).index(rank)
 
     @cached_property
     def tiles(self) -> dict[int, Region]:
-        return {rank: self._tile(place) for rank, place in self.places.items()}
+        return {rank: self._tile(position) for rank, position in self.coordinates.items()}
 
-    def _tile(self, place: Sequence[int]) -> Region:
+    def _tile(self, position: Sequence[int]) -> Region:
         dims: list[Ranges] = [((0, size),) if size else () for size in self.shape]
         for axis, word in enumerate(self.placements):
             match = WORD.fullmatch(word)
             assert match is not None
             if match["dim"] is not None:
                 dim = int(match["dim"])
-                dims[dim] = _shard(dims[dim], self.mesh_shape[axis], place[axis], int(match["stride"] or 1))
+                dims[dim] = _shard(dims[dim], self.mesh_shape[axis], position[axis], int(match["stride"] or 1))
         return tuple(dims)
 
     def replicated(self) -> "Layout":
@@ -150,7 +150,7 @@ def cut(region: Region, parts: int) -> list[Region]:
     if parts < 2 or not region_size(region) or not shape:
         return [region]
     dim = max(range(len(shape)), key=lambda index: shape[index])
-    pieces = [_shard(region[dim], parts, place, 1) for place in range(parts)]
+    pieces = [_shard(region[dim], parts, number, 1) for number in range(parts)]
     return [(*region[:dim], piece, *region[dim + 1 :]) for piece in pieces if piece]
 
 
@@ -169,19 +169,19 @@ def _local_ranges(region_ranges: Ranges, tile_ranges: Ranges) -> list[slice]:
     return slices
 
 
-def _shard(ranges: Ranges, count: int, place: int, stride: int) -> Ranges:
-    """Chunk `place` of `count`. With a stride, chunk `place` of each of `stride` blocks."""
+def _shard(ranges: Ranges, count: int, number: int, stride: int) -> Ranges:
+    """Chunk `number` of `count`. With a stride, chunk `number` of each of `stride` blocks."""
     size = ranges_size(ranges)
     chunks: list[tuple[int, int]] = []
     for block in range(stride):
         low, high = _chunk(0, size, stride, block)
-        chunks += _window(ranges, *_chunk(low, high, count, place))
+        chunks += _window(ranges, *_chunk(low, high, count, number))
     return tuple(chunks)
 
 
-def _chunk(low: int, high: int, count: int, place: int) -> tuple[int, int]:
+def _chunk(low: int, high: int, count: int, number: int) -> tuple[int, int]:
     chunk = -(-(high - low) // count)
-    return min(high, low + chunk * place), min(high, low + chunk * (place + 1))
+    return min(high, low + chunk * number), min(high, low + chunk * (number + 1))
 
 
 def _window(ranges: Ranges, low: int, high: int) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ def pack(local: Tensor, tile: Region, region: Region) -> Tensor:
     return torch.cat([local[box].reshape(-1) for box in boxes])
 
 
-def place(out: Tensor, tile: Region, region: Region) -> Tensor | None:
+def view_of(out: Tensor, tile: Region, region: Region) -> Tensor | None:
     """A flat view to receive the region's values into, or None if they are not contiguous."""
     boxes = list(itertools.product(*local_slices(region, tile)))
     if len(boxes) != 1 or not out[boxes[0]].is_contiguous():

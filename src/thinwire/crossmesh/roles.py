@@ -13,7 +13,7 @@ from torch import Tensor
 from thinwire.codecs import seed_from
 from thinwire.crossmesh.layout import Region, region_shape, region_size
 from thinwire.crossmesh.planning import Gate, Plan, Route, codec_of
-from thinwire.crossmesh.regions import pack, place, unpack
+from thinwire.crossmesh.regions import pack, unpack, view_of
 from thinwire.crossmesh.tasks import Reduction
 from thinwire.links import Door, Transfer
 
@@ -252,7 +252,7 @@ class Roles:
             unpack(flat.to(out.dtype), out, tile, route.region)
             if route.tensor in self.held:
                 unpack(flat, self.held[route.tensor], tile, route.region)
-        elif (in_place := place(out, tile, route.region)) is not None:
+        elif (in_place := view_of(out, tile, route.region)) is not None:
             receive(in_place)
         else:
             flat = torch.empty(size, dtype=out.dtype, device=out.device)

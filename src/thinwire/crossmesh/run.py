@@ -58,7 +58,7 @@ class Handle:
 
 
 class Single:
-    """One tensor being sent."""
+    """The handle of a plan for one tensor: `wait` returns the tile by itself."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle

@@ -108,9 +108,9 @@ def _by_tile(layout: Layout) -> dict[Region, tuple[int, ...]]:
 
 
 def _partial_groups(layout: Layout, ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """One tile's ranks, grouped by their place on the axes that are not partial. Each group adds up to a full sum."""
+    """One tile's ranks, grouped by coordinates on the axes that are not partial. Each group adds up to a full sum."""
     groups: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
     for rank in ranks:
-        rest = tuple(at for axis, at in enumerate(layout.places[rank]) if axis not in layout.partial_axes)
+        rest = tuple(at for axis, at in enumerate(layout.coordinates[rank]) if axis not in layout.partial_axes)
         groups[rest].append(rank)
     return [tuple(group) for group in groups.values()]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from thinwire.fullgraph import tiny
 from thinwire.fullgraph.edges import Unsupported
 from thinwire.fullgraph.tiny import NUM_NODES, NUM_PARTS, Given
-from thinwire.fullgraph.trial import RELATIVE, SLACK, Differs, Own, Run, alike, furthest
+from thinwire.fullgraph.trial import RELATIVE, SLACK, Differs, Replaced, Run, alike, furthest
 from thinwire.graphs import Shard
 from thinwire.links import Door
 
@@ -24,11 +24,11 @@ DRAWS = 3
 NUDGE = 1e-5
 
 
-def check(model: nn.Module, own: Sequence[Own], given: Given, shard: Shard, door: Door) -> None:
+def check(model: nn.Module, replaced: Sequence[Replaced], arguments: Given, shard: Shard, door: Door) -> None:
     """Refuse a model that is another in parts, with the same error on all ranks. The model stays as it is."""
     said, is_known = "", True
     try:
-        said = difference(model, own, given, shard)
+        said = difference(model, replaced, arguments, shard)
     except Unsupported as error:
         said = str(error)
     except Exception as error:  # a model that does not run on the tiny graph
@@ -45,20 +45,20 @@ def check(model: nn.Module, own: Sequence[Own], given: Given, shard: Shard, door
         )
 
 
-def difference(model: nn.Module, own: Sequence[Own], given: Given, shard: Shard) -> str:
+def difference(model: nn.Module, replaced: Sequence[Replaced], arguments: Given, shard: Shard) -> str:
     """The first difference, as the text of an error; empty if there is none."""
     all_parts = tiny.parts(shard.x.device)
     wrong = ""
     for seed in range(DRAWS):
         whole = Run(model, all_parts[0])
-        inputs, moved = (tiny.arguments(given, shard, all_parts, seed=seed, nudge=nudge) for nudge in (0.0, NUDGE))
-        whole.go(own, inputs[0], seed)
-        nudged = Run(model, all_parts[0]).go(own, moved[0], seed)
+        inputs, moved = (tiny.arguments(arguments, shard, all_parts, seed=seed, nudge=nudge) for nudge in (0.0, NUDGE))
+        whole.go(replaced, inputs[0], seed)
+        nudged = Run(model, all_parts[0]).go(replaced, moved[0], seed)
         runs = [Run(model, part, whole, nudged) for part in all_parts[1:]]
         for number, (run, inputs_of) in enumerate(zip(runs, inputs[1:], strict=True)):
             try:
                 # Each rank has a random state of its own.
-                run.go(own, inputs_of, 1 + seed + 100 * (1 + number))
+                run.go(replaced, inputs_of, 1 + seed + 100 * (1 + number))
             except Unsupported:
                 raise
             except Differs as differs:
@@ -69,7 +69,7 @@ def difference(model: nn.Module, own: Sequence[Own], given: Given, shard: Shard)
         differences = [run.found for run in runs if run.found is not None]
         if any(run.is_wrong for run in runs) and differences:
             first = str(min(differences, key=lambda difference: difference.at))
-            return _refusal(model, first, _chance(model, own, inputs[0], whole, nudged))
+            return _refusal(model, first, _chance(model, replaced, inputs[0], whole, nudged))
         for run in runs:
             if (name := run.buffer_that_differs()) is not None:
                 return _refusal(model, f"its buffer {name} is another after a pass", "")
@@ -79,11 +79,11 @@ def difference(model: nn.Module, own: Sequence[Own], given: Given, shard: Shard)
     return _refusal(model, f"rows are the same, but the gradient of {wrong} is not", "")
 
 
-def _chance(model: nn.Module, own: Sequence[Own], given: Given, whole: Run, nudged: Run) -> str:
+def _chance(model: nn.Module, replaced: Sequence[Replaced], arguments: Given, whole: Run, nudged: Run) -> str:
     """Where the whole graph, run again with another seed, differs from itself; empty if it does not."""
     again = Run(model, whole.part, whole, nudged)
     try:
-        again.go(own, given, 12345)
+        again.go(replaced, arguments, 12345)
     except Differs as differs:
         return str(differs)
     return str(again.found) if again.found is not None and again.is_wrong else ""

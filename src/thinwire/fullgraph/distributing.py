@@ -23,7 +23,7 @@ from thinwire.fullgraph.halo import Halo
 from thinwire.fullgraph.layers import Sums
 from thinwire.fullgraph.methods import METHODS, Method
 from thinwire.fullgraph.norm import WholeBatchNorm
-from thinwire.fullgraph.trial import Own
+from thinwire.fullgraph.trial import Replaced
 from thinwire.fullgraph.wire import Wire
 from thinwire.graphs import Shard
 from thinwire.links import Door
@@ -172,7 +172,7 @@ class DistributedState:
         # Modes (training or not) in which the model passed the check. One rank has the whole graph: nothing to check.
         self._checked = {True, False} if checked or door.world_size == 1 else set()
         self._is_checking = False
-        self._replaced: list[Own] = []  # modules whose forward we replaced, and the forward they had
+        self._replaced: list[Replaced] = []  # modules whose forward we replaced, and the forward they had
         sums = Sums(shard)
         forwards: list[tuple[nn.Module, Callable[..., Tensor]]] = []
         dropouts: list[nn.Dropout] = []

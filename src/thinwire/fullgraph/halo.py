@@ -8,6 +8,7 @@ meanwhile, and `post` adds the gradients it receives to the rows it sent.
 import warnings
 from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,11 +64,11 @@ class Halo:
         """Whether these rows and their gradients go by `post` and `wait`; else the rows are fetched in float32."""
         return x_ND.requires_grad and self.door.world_size > 1
 
-    def way(self) -> tuple[Wire, Wire, bool]:
-        """The wires forward and backward, and whether they are stale. In evaluation mode they are exact."""
+    def in_use(self) -> "InUse":
+        """The wires of a pass that begins now. In evaluation mode they are exact."""
         if self.training:
-            return self.forward, self.backward, self.clock.stale
-        return self._exact, self._exact_back, False
+            return InUse(self.forward, self.backward, self.clock.stale)
+        return InUse(self._exact, self._exact_back, False)
 
     def codecs(self, wire: Wire) -> Codecs:
         """The codecs of this wire in this pass."""
@@ -111,44 +112,53 @@ class Halo:
 def _warn_of_new_features(layer: str) -> None:
     warnings.warn(
         f"{layer}: its input features are a new tensor in each epoch, so their halo crosses the wire in float32 each "
-        "time. Make x once, before the loop; dropout on features costs this too",
+        "time. Make x once, before the loop; dropout on features costs this too, and so do frozen layers before it",
         RuntimeWarning,
         stacklevel=2,
     )
 
 
+class InUse(NamedTuple):
+    """The wires that a pass uses, and whether it takes the last epoch's rows from them."""
+
+    forward: Wire
+    backward: Wire
+    stale: bool
+
+
 class _Post(torch.autograd.Function):
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, x_ND: Tensor, halo: Halo) -> Tensor:
-        ctx.halo, ctx.shape, ctx.way = halo, x_ND.shape, halo.way()  # type: ignore[attr-defined]
+        ctx.halo, ctx.shape, ctx.in_use = halo, x_ND.shape, halo.in_use()  # type: ignore[attr-defined]
         halo.clock.lowest = halo.clock.lowest or halo
-        _send(halo, ctx.way[0], x_ND.index_select(0, halo.shard.send_rows), 0)  # type: ignore[attr-defined]
+        _send(halo, ctx.in_use.forward, x_ND.index_select(0, halo.shard.send_rows), 0)  # type: ignore[attr-defined]
         return x_ND.new_empty(0)
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *_: Tensor) -> tuple[Tensor, None]:
         halo, shape = ctx.halo, ctx.shape  # type: ignore[attr-defined]
-        there, back, stale = ctx.way  # type: ignore[attr-defined]
-        rows = back.finish(stale=stale)
-        if there.trace is not None and halo.counts_by_gradient:
-            there.trace.came_back(rows, halo.clock.epoch)
+        in_use: InUse = ctx.in_use  # type: ignore[attr-defined]
+        rows = in_use.backward.finish(stale=in_use.stale)
+        trace = in_use.forward.trace
+        if trace is not None and halo.counts_by_gradient:
+            trace.came_back(rows, halo.clock.epoch)
         return rows.new_zeros(shape).index_add_(0, halo.shard.send_rows, rows), None
 
 
 class _Wait(torch.autograd.Function):
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, token: Tensor, halo: Halo) -> Tensor:
-        ctx.halo, ctx.way = halo, halo.way()  # type: ignore[attr-defined]
-        there, _, stale = ctx.way  # type: ignore[attr-defined]
-        return there.finish(stale=stale)
+        in_use = halo.in_use()
+        ctx.halo, ctx.in_use = halo, in_use  # type: ignore[attr-defined]
+        return in_use.forward.finish(stale=in_use.stale)
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> tuple[Tensor, None]:
         halo: Halo = ctx.halo  # type: ignore[attr-defined]
-        _, back, stale = ctx.way  # type: ignore[attr-defined]
+        in_use: InUse = ctx.in_use  # type: ignore[attr-defined]
         # Stale gradients are not needed before the next epoch. No computation hides the last message of a pass, so it
         # waits until the weights' gradients are sent: all ranks wait for those.
-        _send(halo, back, grads[0], 1, hold=stale and halo is halo.clock.lowest)
+        _send(halo, in_use.backward, grads[0], 1, hold=in_use.stale and halo is halo.clock.lowest)
         return grads[0].new_empty(0), None
 
 

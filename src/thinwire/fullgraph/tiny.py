@@ -109,7 +109,9 @@ def parts(device: torch.device) -> list[Part]:
     return all_parts
 
 
-def arguments(given: Given, shard: Shard, all_parts: list[Part], *, seed: int, nudge: float = 0.0) -> list[Given]:
+def arguments(
+    whole_arguments: Given, shard: Shard, all_parts: list[Part], *, seed: int, nudge: float = 0.0
+) -> list[Given]:
     """A model's arguments on a shard, turned into those for each tiny part.
 
     Values of nodes and of edges are drawn at random; the rest stays.
@@ -158,6 +160,6 @@ def arguments(given: Given, shard: Shard, all_parts: list[Part], *, seed: int, n
 
     calls = []
     for part in all_parts:
-        args, kwargs = tree_map(swap(part, {}), given)
+        args, kwargs = tree_map(swap(part, {}), whole_arguments)
         calls.append((tuple(args), dict(kwargs)))
     return calls

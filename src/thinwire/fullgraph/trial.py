@@ -25,7 +25,7 @@ from thinwire.fullgraph.tiny import NUM_NODES, Given, Part
 from thinwire.fullgraph.untouched import NoDropout, untouched
 
 # A module of ours in a model: its path, itself, and its own forward.
-Own = tuple[str, nn.Module, Callable[..., Any]]
+Replaced = tuple[str, nn.Module, Callable[..., Any]]
 CALLS = 2  # the second call shows whether the first one left some state behind
 SLACK = 10.0
 RELATIVE = 1e-3
@@ -78,12 +78,12 @@ class Run:
     _open: list[str] = field(default_factory=list)  # modules whose forward is running
     _done: dict[str, str] = field(default_factory=dict)  # by such a module: the last submodule whose forward ended
 
-    def go(self, own: Sequence[Own], given: Given, seed: int) -> "Run":
+    def go(self, replaced: Sequence[Replaced], arguments: Given, seed: int) -> "Run":
         device = self.part.rows.device
-        with untouched(self.model, seed=seed, device=device), self._watched(own), NoDropout():
+        with untouched(self.model, seed=seed, device=device), self._watched(replaced), NoDropout():
             losses = []
             for _ in range(CALLS):
-                for output in tree_leaves(self.model(*given[0], **given[1])):
+                for output in tree_leaves(self.model(*arguments[0], **arguments[1])):
                     if isinstance(output, Tensor):
                         losses += [] if (loss := self._loss(output)) is None else [loss]
                         self.outputs.append(output.detach().clone())
@@ -114,16 +114,16 @@ class Run:
         return (shard.split == 0).to(shard.x)
 
     @contextmanager
-    def _watched(self, own: Sequence[Own]) -> Iterator[None]:
+    def _watched(self, replaced: Sequence[Replaced]) -> Iterator[None]:
         """Layers and norms get their remote rows from this run; all other modules record inputs and outputs."""
-        for _, module, forward in own:
+        for _, module, forward in replaced:
             module.forward = forward
         sums = Sums(self.part.shard)
-        convs = [(name, module) for name, module, _ in own if isinstance(module, MessagePassing)]
+        convs = [(name, module) for name, module, _ in replaced if isinstance(module, MessagePassing)]
         forms = [Form(module, name, sums) for name, module in convs]
         for form, (_, conv) in zip(forms, convs, strict=True):
             conv.forward = partial(self._conv, form)
-        for name, module, _ in own:
+        for name, module, _ in replaced:
             if isinstance(module, _BatchNorm):
                 module.forward = partial(self._norm, module, name)  # type: ignore[method-assign]
         inside = {inner for _, conv in convs for inner in conv.modules() if inner is not conv}

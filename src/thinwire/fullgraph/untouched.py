@@ -12,6 +12,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 Copies = tuple[dict[str, nn.Parameter], dict[str, Tensor]]
+# Weights that are all below this close a gate: a last layer or a LayerScale that starts at 1e-6, or at zero.
+CLOSED = 1e-2
 DROPOUTS = {
     functional.dropout,
     functional.dropout1d,
@@ -55,8 +57,8 @@ def _copy_weights(modules: list[nn.Module]) -> None:
         if not isinstance(tensor, nn.Parameter):
             copies[tensor] = data
             return data
-        if data.is_floating_point() and not data.any():
-            # Weights that are all zero (a closed gate, a last layer that starts at zero) would hide what comes before.
+        if data.is_floating_point() and data.numel() and float(data.abs().max()) < CLOSED:
+            # A closed gate would hide what comes before it.
             data += (0.1 + 0.1 * torch.rand(data.shape, generator=randomness)).to(data)
         copies[tensor] = nn.Parameter(data, requires_grad=tensor.requires_grad)
         return copies[tensor]

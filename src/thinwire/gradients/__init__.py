@@ -1,4 +1,6 @@
-"""Gradient compression with optimal fusion (Cupcake, MLSys 2023), for a user's own model and loop.
+"""Compressed gradients, sent in planned groups (Cupcake, MLSys 2023), for a user's own model and loop.
+
+The groups are the best ones for a model of the timeline, or their gap is said. The machine is not that model.
 
 plan = gradients.plan(gradients.profile(model, batch, loss_fn, door), codec="topk:0.01")
 model = gradients.wrap(model, plan)

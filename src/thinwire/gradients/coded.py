@@ -67,6 +67,8 @@ class Coded(Group):
             total.mul_(self.scale / self._parameters.door.world_size)
         if total is not out:
             out.copy_(total)
+            # What is remembered may make the mean too large for float16; then it is on all ranks.
+            fine = fine and bool(out.isfinite().all())
         return fine
 
     def time_codec(self, gradient: Tensor, total: Tensor, clock: Callable[[], float]) -> list[float]:

@@ -41,7 +41,7 @@ class Parameters:
 
 
 class Group(ABC):
-    """One group of a plan."""
+    """A group of a plan on one rank: sends its gradients, receives their mean, remembers what the codec lost."""
 
     def __init__(self, parameters: Parameters, memory: Memory, slice_debt: SliceDebt | None = None) -> None:
         self._parameters, self._memory, self._slice_debt = parameters, memory, slice_debt

@@ -163,7 +163,7 @@ def _check_parts(path: Path, content: Content) -> None:
     """Its checksum only says that it is as somebody wrote it."""
     for number, part in enumerate(content.parts):
         # A name in the folder; a link of that name is followed, as whoever keeps shards on another disk wants it.
-        if part.file != Path(part.file).name or part.file == "..":
+        if part.file != Path(part.file).name or part.file in ("", ".."):
             raise ValueError(f"part {number} is in {part.file!r}, which leads out of {path.parent}")
     if len(content.parts) != content.num_parts:
         raise ValueError(f"num_parts is {content.num_parts}, and parts has {len(content.parts)}")

@@ -21,7 +21,7 @@ NUM_OPTIONS = 40
 
 
 class MetisError(ValueError):
-    """METIS gave up."""
+    """METIS is not installed, or could not partition this graph."""
 
 
 def partition(indptr: Array, indices: Array, weights: Array, parts: int, *, objective: str, seed: int) -> Array:

@@ -38,18 +38,18 @@ def assign(graph: Graph, settings: Settings) -> Array:
 def read_assignment(path: Path, graph: Graph, parts: int) -> Array:
     """A user's own assignment of nodes to parts: .npy, or text with a line a node."""
     try:
-        given = read_npy(path) if path.suffix == ".npy" else np.loadtxt(path, dtype=np.int64, ndmin=1)
+        part_N = read_npy(path) if path.suffix == ".npy" else np.loadtxt(path, dtype=np.int64, ndmin=1)
     except ValueError as error:
         raise GraphError(f"{path}: {error}; give a whole number a line, a line a node") from None
-    if given.shape != (graph.num_nodes,) or given.dtype.kind not in "iu":
+    if part_N.shape != (graph.num_nodes,) or part_N.dtype.kind not in "iu":
         raise GraphError(
-            f"{path}: {given.dtype} {list(given.shape)}; give an integer for each of {graph.num_nodes} nodes"
+            f"{path}: {part_N.dtype} {list(part_N.shape)}; give an integer for each of {graph.num_nodes} nodes"
         )
-    wrong = (given < 0) | (given >= parts)
+    wrong = (part_N < 0) | (part_N >= parts)
     if wrong.any():
         place = int(np.argmax(wrong))
-        raise GraphError(f"{path}: node {place} is in part {given[place]}; parts are 0 to {parts - 1}")
-    return given.astype(np.int32)
+        raise GraphError(f"{path}: node {place} is in part {part_N[place]}; parts are 0 to {parts - 1}")
+    return part_N.astype(np.int32)
 
 
 def _by_metis(graph: Graph, settings: Settings) -> Array:

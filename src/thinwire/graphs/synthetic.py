@@ -45,16 +45,16 @@ class Settings:
 def parse(name: str) -> Settings:
     """From `synthetic` or `synthetic:key=value,...`."""
     kinds: dict[str, Any] = {field.name: type(field.default) for field in fields(Settings)}
-    given: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for word in filter(None, name.removeprefix(PREFIX).removeprefix(":").split(",")):
         key, equals, value = word.partition("=")
         if key not in kinds:
             raise GraphError(f"{name}: there is no {key!r}; give some of {', '.join(kinds)}")
         try:
-            given[key] = _value(kinds[key], value if equals else None)
+            options[key] = _value(kinds[key], value if equals else None)
         except ValueError:
             raise GraphError(f"{name}: {word!r}; give for example {key}={getattr(Settings, key)}") from None
-    settings = Settings(**given)
+    settings = Settings(**options)
     _check(name, settings)
     return settings
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 from thinwire.launch.failures import LabUnavailable
 from thinwire.launch.namespaces import FOLDER, enter_namespace
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 NAME = re.compile(r"tw(?P<pid>\d+)x(?P<started>\d+)n\d+(?:sw|h\d+)")
@@ -114,7 +115,7 @@ class Lab:
     def __exit__(self, *_: object) -> None:
         self._remove()
 
-    def run(self, work: Callable[..., Any], *arguments: Any, ranks_per_host: int = 1) -> list[Any]:
+    def run(self, work: Callable[[*Ts], T], *arguments: *Ts, ranks_per_host: int = 1) -> list[T]:
         """`work(*arguments)` on every rank; rank r lives on host r // ranks_per_host."""
         from thinwire.launch.ranks import run_ranks  # with torch
 
@@ -317,11 +318,11 @@ def _delete(name: str) -> bool:
 
 def _batch(tool: str, namespace: str | None, lines: Sequence[str]) -> None:
     inside = ["-n", namespace] if namespace else []
-    _command(tool, *inside, "-batch", "-", given="\n".join(lines) + "\n")
+    _command(tool, *inside, "-batch", "-", standard_input="\n".join(lines) + "\n")
 
 
-def _command(*words: str, given: str | None = None) -> str:
-    done = subprocess.run(words, input=given, capture_output=True, text=True, check=False)
+def _command(*words: str, standard_input: str | None = None) -> str:
+    done = subprocess.run(words, input=standard_input, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise LabUnavailable(f"`{' '.join(words)}` failed: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout

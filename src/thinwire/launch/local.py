@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
@@ -14,8 +14,11 @@ from thinwire.launch.rank_spec import RankSpec, rank_spec_from_torchrun
 from thinwire.launch.ranks import run_ranks
 from thinwire.launch.store import LOOPBACK, serve_store
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
-def run(work: Callable[..., Any], *arguments: Any, workers: int) -> list[Any]:
+
+def run(work: Callable[[*Ts], T], *arguments: *Ts, workers: int) -> list[T]:
     """`work(*arguments)` on `workers` ranks of this machine; what they return, in the order of ranks.
 
     Under torchrun this process is one of the ranks: it joins, and the list has its own result only.

@@ -368,9 +368,9 @@ class Door:
         if not 0 <= peer < self.world_size or peer == self.rank:
             raise ValueError(f"{what} rank {peer}: rank {self.rank} of {self.world_size} can only reach the others")
 
-    def _expect_places(self, what: str, given: Sequence[object]) -> None:
-        if len(given) != self.world_size:
-            raise ValueError(f"{what} has {len(given)} entries; give one for each of the {self.world_size} ranks")
+    def _expect_places(self, what: str, entries: Sequence[object]) -> None:
+        if len(entries) != self.world_size:
+            raise ValueError(f"{what} has {len(entries)} entries; give one for each of the {self.world_size} ranks")
 
 
 class _Callback:

@@ -55,10 +55,10 @@ def script(event_log: EventLog, ends: Sequence[Moment], *, by_wall: bool, beside
     """
     thread = event_log.begun.thread
     operations: dict[str, Operation] = {}
-    turns: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     marks: list[tuple[float, str, str, Moment, Moment]] = []
     for entry in event_log.entries:
-        name = _name(entry, turns)
+        name = _name(entry, counts)
         operations[name] = Operation(entry.kind, entry.bytes_to)
         waits = [(begun.at_s, WAIT, name, begun, end) for begun, end in entry.waits if begun.thread == thread]
         if entry.posted.thread == thread:
@@ -102,10 +102,10 @@ def steadied(script: Script) -> Script:
     return Script(epochs, script.operations, script.beside_s)
 
 
-def _name(entry: Entry, turns: Counter[str]) -> str:
+def _name(entry: Entry, counts: Counter[str]) -> str:
     """The channel and the operation's number on it, the same on all ranks: they enter a channel in the same order."""
-    turns[entry.channel] += 1
-    return f"{entry.channel}/{turns[entry.channel]}"
+    counts[entry.channel] += 1
+    return f"{entry.channel}/{counts[entry.channel]}"
 
 
 def _between(first: Moment, last: Moment, by_wall: bool) -> float:

@@ -29,13 +29,13 @@ class Tags:
 
     def of_messages(self, channel: str) -> int:
         """Point to point messages of a channel arrive in the order in which they were sent: one tag is enough."""
-        return self._block(f"{channel} message") * SPAN
+        return self._block("messages", channel) * SPAN
 
     def take(self, name: str, number: int, ends: Sequence[End] = (EVERYBODY,)) -> int:
         """The tag of `number` under this name with these other ends, until it is given back."""
         # A name that has more than a block's numbers at a time, a large plan's routes say, has several blocks.
         block, place = divmod(number, SPAN)
-        tag = self._block(name if block == 0 else f"{name} {block}") * SPAN + place
+        tag = self._block(str(block), name) * SPAN + place
         with self._lock:
             if any((tag, end) in self._under_way for end in ends):
                 raise RuntimeError(
@@ -48,12 +48,14 @@ class Tags:
         with self._lock:
             self._under_way.difference_update((tag, end) for end in ends)
 
-    def _block(self, name: str) -> int:
+    def _block(self, use: str, name: str) -> int:
+        """`use` is one word, so no two uses and names make the same key."""
+        key = f"{use} {name}"
         with self._lock:
-            if name not in self._blocks:
+            if key not in self._blocks:
                 proposed = self._store.add("blocks", 1)
-                block = int(self._store.compare_set(f"block {name}", "", str(proposed)))
+                block = int(self._store.compare_set(f"block {key}", "", str(proposed)))
                 if block >= BLOCKS:
                     raise RuntimeError(f"{name!r} would be channel number {block}; use fewer than {BLOCKS} channels")
-                self._blocks[name] = block
-            return self._blocks[name]
+                self._blocks[key] = block
+            return self._blocks[key]

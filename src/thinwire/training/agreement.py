@@ -22,10 +22,11 @@ def expect_same_start(door: Door, shard: Shard, method: Method, seed: int, gradi
         door,
         {
             "thinwire": Fact(__version__, "install the same version on all machines"),
-            "shards": Fact(shard.folder_content, "partition once, and copy that folder to all machines"),
             "method": Fact(method.words(), SAME_OPTIONS),
+            # Before the shards: machines that partition for themselves make others by another seed.
             "seed": Fact(seed, SAME_OPTIONS),
             "gradients": Fact(gradients, SAME_OPTIONS),
+            "shards": Fact(shard.folder_content, "partition once, and copy that folder to all machines"),
         },
     )
 

@@ -17,7 +17,7 @@ from thinwire.training.qhadam import QHAdam
 
 
 def build(job: Job[Any], parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """The job's optimizer."""
+    """QHAdam where the job asks for it or its gradients may be stale; else Adam."""
     if job.optimizer_name == "qhadam":
         return QHAdam(parameters, lr=job.lr)
     return torch.optim.Adam(parameters, lr=job.lr)

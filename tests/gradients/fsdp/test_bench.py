@@ -37,16 +37,18 @@ def test_methods_are_compared_by_loss_and_bytes_each_way() -> None:
     settings = {"task": "llama", "layers": 1, "width": 64, "batch": 2, "steps": 4}
     case = Case("c", "fsdp", ("fsdp2", "fsdp2 --keep", "none --keep", OURS, "local"), 2, settings=settings)
     workload.check(case.methods, case.settings)
-    found = launch.run(rows, case, workers=2)[0]
-    assert found["fsdp2"]["loss_beside"] == 0.0
+    rows_by_method = launch.run(rows, case, workers=2)[0]
+    assert rows_by_method["fsdp2"]["loss_beside"] == 0.0
     for exact in ("fsdp2 --keep", "none --keep"):
-        assert found[exact]["loss"] == pytest.approx(found["fsdp2"]["loss"], rel=1e-5)
-        assert found[exact]["gradients_thinner"] == pytest.approx(1.0, abs=0.01)
-    assert 1.2 < found["fsdp2 --keep"]["parameters_thinner"] < 2.0  # a block's second gather, but not the root's
-    assert found[OURS]["loss"] == pytest.approx(found["fsdp2"]["loss"], rel=0.01)
-    assert found[OURS]["gradients_thinner"] > 3.5
-    assert found[OURS]["parameters_thinner"] > 3.5
-    assert "loss" not in found["local"]
+        assert rows_by_method[exact]["loss"] == pytest.approx(rows_by_method["fsdp2"]["loss"], rel=1e-5)
+        assert rows_by_method[exact]["gradients_thinner"] == pytest.approx(1.0, abs=0.01)
+    assert (
+        1.2 < rows_by_method["fsdp2 --keep"]["parameters_thinner"] < 2.0
+    )  # a block's second gather, but not the root's
+    assert rows_by_method[OURS]["loss"] == pytest.approx(rows_by_method["fsdp2"]["loss"], rel=0.01)
+    assert rows_by_method[OURS]["gradients_thinner"] > 3.5
+    assert rows_by_method[OURS]["parameters_thinner"] > 3.5
+    assert "loss" not in rows_by_method["local"]
 
 
 def test_the_case_is_one() -> None:
@@ -60,7 +62,7 @@ def test_the_case_is_one() -> None:
 
 
 def test_the_example_learns() -> None:
-    found = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=100, check=False)
-    assert found.returncode == 0, found.stderr
-    assert float(re.findall(r"steps: (\d+\.\d+)", found.stdout)[0]) < 0.4  # 0.69 by guessing
-    assert min(map(float, re.findall(r"(\d+\.\d+) times fewer", found.stdout))) > 3.5
+    done = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(re.findall(r"steps: (\d+\.\d+)", done.stdout)[0]) < 0.4  # 0.69 by guessing
+    assert min(map(float, re.findall(r"(\d+\.\d+) times fewer", done.stdout))) > 3.5

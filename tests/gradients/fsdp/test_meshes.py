@@ -1,6 +1,6 @@
 """HSDP and tensor parallelism beside plain FSDP2: equal where nothing is lost, conserved where something is."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch.distributed as dist
@@ -20,10 +20,18 @@ def place_of(kind: str) -> int:
     return dist.get_rank() // 2 if kind == "tp" else dist.get_rank()
 
 
-def on_meshes() -> dict[tuple[str, str, str], tuple[float, float, float, list[str]]]:
-    """By mesh, slow dimension and codec: the distance to plain FSDP2 of what came, of that plus what is owed, and with
-    a divide factor; and the channels."""
-    found = {}
+class Distances(NamedTuple):
+    """To plain FSDP2: of what came, of that plus what is owed, and with a divide factor. And the door's channels."""
+
+    alone: float
+    both: float
+    divided: float
+    channels: list[str]
+
+
+def on_meshes() -> dict[tuple[str, str, str], Distances]:
+    """By mesh, slow dimension and codec."""
+    outcomes = {}
     with Door() as door:
         for kind, slow in (("hsdp", "replicate"), ("hsdp", "shard"), ("tp", "shard")):
             place, mesh = place_of(kind), work.mesh_of(kind)
@@ -40,9 +48,9 @@ def on_meshes() -> dict[tuple[str, str, str], tuple[float, float, float, list[st
                 divided = 0.0
                 if codec == "none":
                     divided = _divided(model, place, work.summed(work.sharded(kind, mesh=mesh), place, 1, str)[0])
-                found[kind, slow, codec] = (alone, both, divided, sorted(work.books_of(door)))
+                outcomes[kind, slow, codec] = Distances(alone, both, divided, sorted(work.books_of(door)))
                 compression.close()
-    return found
+    return outcomes
 
 
 def _divided(model: Any, place: int, plain: dict[str, Any]) -> float:
@@ -56,8 +64,8 @@ def _divided(model: Any, place: int, plain: dict[str, Any]) -> float:
 
 
 def test_hsdp_and_tensor_parallelism_give_plain_gradients_in_the_end() -> None:
-    for found in launch.run(on_meshes, workers=4):
-        for (kind, slow, codec), (alone, both, divided, channels) in found.items():
+    for outcomes in launch.run(on_meshes, workers=4):
+        for (kind, slow, codec), (alone, both, divided, channels) in outcomes.items():
             assert both < 1e-5, (kind, slow, codec)
             assert (alone < 1e-5) == (codec == "none"), (kind, slow, codec)
             assert divided < 1e-5, (kind, slow, codec)
@@ -66,7 +74,7 @@ def test_hsdp_and_tensor_parallelism_give_plain_gradients_in_the_end() -> None:
 
 def put_off() -> float:
     """Gradients of three batches, replicas summed in the last: the distance to plain HSDP."""
-    found = []
+    summed = []
     for codec in ("", "none"):
         model: Any = work.sharded("hsdp")
         if codec:
@@ -74,8 +82,8 @@ def put_off() -> float:
         for step in range(3):
             model.set_requires_all_reduce(step == 2)
             work.loss_of(model, dist.get_rank(), step).backward()
-        found.append(work.gradients_of(model))
-    return work.most([(found[1][name], found[0][name]) for name in found[0]])  # type: ignore[misc]
+        summed.append(work.gradients_of(model))
+    return work.most([(summed[1][name], summed[0][name]) for name in summed[0]])  # type: ignore[misc]
 
 
 def test_replicas_may_be_summed_later() -> None:
@@ -103,3 +111,20 @@ def test_what_does_not_go_with_a_mesh_is_refused() -> None:
     launch.run(refused, workers=1)
     with pytest.raises(ValueError, match="no module of this model is sharded"):
         fsdp.compress(work.Branches(), "sign")
+
+
+def other_codecs() -> list[str]:
+    """What ranks that do not agree are told."""
+    said = []
+    for calls in (("sign", None), ("uniform:4", None)), (("sign", "uniform:8"), ("sign", None)):
+        codec, parameters = calls[dist.get_rank()]
+        with Door() as door, pytest.raises(ValueError, match="ranks have different") as refused:
+            fsdp.compress(work.sharded(), codec, door, parameters=parameters)
+        said.append(str(refused.value))
+    return said
+
+
+def test_ranks_with_different_codecs_are_named() -> None:
+    for codec, parameters in launch.run(other_codecs, workers=2):
+        assert "different codec: rank 0 has sign, rank 1 has uniform:4; call compress with the same on all" in codec
+        assert "different parameters: rank 0 has uniform:8, rank 1 has none; call compress with the same" in parameters

@@ -76,7 +76,10 @@ def loss_of(model: nn.Module, place: int, step: int, use: str = "lr12") -> Tenso
 
 
 def gradients_of(model: nn.Module) -> dict[str, Tensor | None]:
-    return {name: None if each.grad is None else local(each.grad).clone() for name, each in model.named_parameters()}
+    return {
+        name: None if parameter.grad is None else local(parameter.grad).clone()
+        for name, parameter in model.named_parameters()
+    }
 
 
 def local(x: Any) -> Tensor:
@@ -85,23 +88,23 @@ def local(x: Any) -> Tensor:
 
 def summed(model: nn.Module, place: int, steps: int, pattern: Pattern) -> tuple[dict[str, Tensor], list[list[str]]]:
     """All gradients of so many steps; and who had none, step by step. Weights stay as they are."""
-    total = {name: torch.zeros_like(local(each)) for name, each in model.named_parameters()}
+    total = {name: torch.zeros_like(local(parameter)) for name, parameter in model.named_parameters()}
     none = []
     for step in range(steps):
         model.zero_grad()
         loss_of(model, place, step, pattern(step)).backward()
-        found = gradients_of(model)
-        none.append([name for name, each in found.items() if each is None])
-        for name, each in found.items():
-            if each is not None:
-                total[name] += each
+        gradients = gradients_of(model)
+        none.append([name for name, gradient in gradients.items() if gradient is None])
+        for name, gradient in gradients.items():
+            if gradient is not None:
+                total[name] += gradient
     return total, none
 
 
 def owed(state: dict[str, Any], name: str, *, mean: bool = True) -> Tensor:
     """What the optimizer has yet to get of this rank's shard."""
-    found = local(state[f"owed/{name}"])
-    return found / float(state["ranks"]) if mean else found
+    debt = local(state[f"owed/{name}"])
+    return debt / float(state["ranks"]) if mean else debt
 
 
 @torch.no_grad()

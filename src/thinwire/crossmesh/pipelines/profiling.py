@@ -39,7 +39,9 @@ def profile(pipes: Sequence[Pipeline], door: Door, *, hosts: Sequence[int] = ())
     wires = []
     for edge in first.edges:
         kind = first.kind(edge) if edge in first.own_edges else None
-        forward_s, backward_s = (_probed(first.crossing(edge), kind, door, forward=way) for way in (True, False))
+        forward_s, backward_s = (
+            _probed(first.crossing(edge), kind, door, forward=forward) for forward in (True, False)
+        )
         wires.append(WireCost(edge.name, edge.source, edge.destination, forward_s, backward_s))
     return Costs(tuple(stages), tuple(wires), tuple(hosts))
 

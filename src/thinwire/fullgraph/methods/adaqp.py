@@ -83,7 +83,7 @@ class AdaQP(Method):
 
     def sends_all(self, epoch: int) -> bool:
         """Whether the epoch sends every row: each `sync_every`-th does, and the first one after each choice of bits."""
-        return self.adapts and (staleness.is_turn(epoch, self.sync_every) or epoch % self.assign_every == 0)
+        return self.adapts and (staleness.is_nth(epoch, self.sync_every) or epoch % self.assign_every == 0)
 
     def trace(self) -> Trace | None:
         from thinwire.fullgraph.trace import Trace

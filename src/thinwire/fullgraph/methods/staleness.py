@@ -12,14 +12,14 @@ def check(sync_every: int) -> None:
         raise ValueError(f"sync_every is {sync_every}; give 0 (never) or more")
 
 
-def is_turn(epoch: int, sync_every: int) -> bool:
+def is_nth(epoch: int, sync_every: int) -> bool:
     """Whether this is a `sync_every`-th epoch."""
     return sync_every > 0 and (epoch + 1) % sync_every == 0
 
 
 def is_stale(epoch: int, sync_every: int) -> bool:
     """The first epoch is synchronous, so that no halo starts from zeros."""
-    return epoch > 0 and not is_turn(epoch, sync_every)
+    return epoch > 0 and not is_nth(epoch, sync_every)
 
 
 def window(sync_every: int) -> Window:
@@ -31,11 +31,11 @@ def window(sync_every: int) -> Window:
     """
     if not sync_every:
         return Window(0, WARM, [0.0, 0.0, *even()])
-    turn = next(epoch for epoch in count(WARM + 3) if is_turn(epoch, sync_every))
-    kinds = [_kind(epoch, sync_every) for epoch in range(turn, turn + 2 + NOTED)]
-    counts = Counter(_kind(epoch, sync_every) for epoch in range(turn, turn + sync_every))
+    begin = next(epoch for epoch in count(WARM + 3) if is_nth(epoch, sync_every))
+    kinds = [_kind(epoch, sync_every) for epoch in range(begin, begin + 2 + NOTED)]
+    counts = Counter(_kind(epoch, sync_every) for epoch in range(begin, begin + sync_every))
     shares = {kind: counts[kind] / (kinds.count(kind) * sync_every) for kind in counts}
-    return Window(turn - WARM - 2, WARM, [0.0, 0.0, *(shares[kind] for kind in kinds)])
+    return Window(begin - WARM - 2, WARM, [0.0, 0.0, *(shares[kind] for kind in kinds)])
 
 
 def _kind(epoch: int, sync_every: int) -> tuple[bool, bool]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -16,9 +17,11 @@ from thinwire.gradients.fsdp.units import Unit, units_of
 from thinwire.gradients.hook import LossScaler
 from thinwire.gradients.wrapping import NAME
 from thinwire.links import Door
+from thinwire.links.agreement import Fact, expect_same
 from thinwire.links.exchange import LIMIT_S
 
 REPLICATE, SHARD = "replicate", "shard"
+SAME_CODECS = "call compress with the same on all ranks"
 
 
 def compress(
@@ -53,7 +56,15 @@ def compress(
         )
     doors = _Doors(door)
     slow_group = _slow_group(units[0], replicas)
+    # Messages of other sizes than a rank expects would abort its process.
+    options = {"codec": codec, "parameters": parameters or "none", "feedback": feedback, "seed": seed}
+    expect_same(doors.over(slow_group), {name: Fact(value, SAME_CODECS) for name, value in options.items()})
     beside = {tuple(dist.get_process_group_ranks(group)): group for unit in units for group in unit.beside(slow_group)}
+    if any(unit.reduce_dtype == torch.float16 for unit in units):  # one rank's sum alone may be beyond what it holds
+        beside |= {
+            tuple(dist.get_process_group_ranks(group)): group
+            for group in (_slow_group(unit, replicas) for unit in units)
+        }
     passes = Passes(list(beside.values()), units[0].device, doors.count_step)
 
     def scale() -> float:

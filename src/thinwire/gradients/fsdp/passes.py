@@ -22,7 +22,7 @@ class Passes:
     """The backward passes of one model. `skipped` counts those in which some rank's gradient was not finite.
 
     Ranks that exchange payloads see each other's flags. `beside` are the groups along the other dimensions of the mesh,
-    whose ranks exchange one number in each pass.
+    whose ranks exchange one number in each pass; with float16, along all dimensions.
     """
 
     def __init__(self, beside: Sequence[dist.ProcessGroup], device: torch.device, done: Callable[[], None]) -> None:
@@ -33,7 +33,7 @@ class Passes:
         self.skipped = 0
 
     def take(self, pending: Pending, *, fine: bool) -> None:
-        """A unit has been reduced."""
+        """Note a unit that is reduced. After the backward pass its memory counts, if all gradients were finite."""
         current = torch._C._current_graph_task_id()
         if current != self._under_route:
             self._drop()  # left over from a pass that an error ended

@@ -49,13 +49,15 @@ class CompressedReplicas:
             reduced += self._partial
             self._partial = None
         group = self._use(names)
+        if self._unit.sums():  # the user's factor may change from step to step
+            reduced /= self._unit.divisors()[1]
         group.post(reduced, self.steps, self._scale())
         group.wait()
         fine = group.finish(reduced)
         if not fine:
             reduced.fill_(torch.nan)
         elif self._unit.sums():
-            reduced.mul_(self._door.world_size)
+            reduced.mul_(self._door.world_size * self._unit.divisors()[1])
         self._reduced = reduced  # on CUDA its storage must not be reused while the stream still works on it
         self.steps += 1
         self._sent = True
@@ -82,14 +84,13 @@ class CompressedReplicas:
                 if name in self._resting.get(kind, {}):
                     part += self._resting[kind][name].view(-1)
             parts.append(part)
-        whole = torch.cat(parts).mul_(self._ranks_before() / self._unit.divisors()[1])
+        whole = torch.cat(parts).mul_(self._as_gradients())
         return self._door.all_reduce(whole, channel=f"{self._channel}.saved").wait()
 
     def owe(self, name: str, own_slice: Tensor) -> None:
         """Remember this replica's part of what is owed to a slice."""
         self._rest()
-        part = self._unit.divisors()[1] / (self._ranks_before() * self._unit.num_replicas)
-        self._resting.setdefault(RESIDUAL, {})[name] = own_slice * part
+        self._resting.setdefault(RESIDUAL, {})[name] = own_slice / (self._as_gradients() * self._unit.num_replicas)
 
     def clear(self) -> None:
         self._rest()
@@ -99,9 +100,12 @@ class CompressedReplicas:
     def _channel(self) -> str:
         return f"gradients.{self._unit.number}"
 
-    def _ranks_before(self) -> int:
-        """The number of ranks over which the reduce-scatter has averaged already."""
-        return 1 if self._unit.sums() else self._unit.num_shards
+    def _as_gradients(self) -> float:
+        """What turns memory into gradients: the reduce-scatter's mean is undone, and FSDP's later division is done.
+
+        With a factor of the user's both belong to the gradients that are remembered.
+        """
+        return 1.0 if self._unit.sums() else self._unit.num_shards / self._unit.divisors()[1]
 
     def _use(self, names: tuple[str, ...]) -> Group:
         """The group that sends these parameters, with what is remembered of them."""

@@ -18,7 +18,10 @@ from thinwire.links import Door
 
 
 class CompressedReduceScatter(ReduceScatter):
-    """The reduce-scatter of one unit. Memory is without the loss scale, in the units of what FSDP would add up."""
+    """The reduce-scatter of one unit. Memory is without the loss scale, in the units of what FSDP would add up.
+
+    With a factor of the user's it is divided by that factor, which may change from step to step.
+    """
 
     def __init__(
         self,
@@ -46,9 +49,10 @@ class CompressedReduceScatter(ReduceScatter):
     ) -> dist.Work | None:
         n, rank = self._door.world_size, self._door.rank
         factor, scale = factor_of(op, n), self._scale()
-        # The user's factor may change from step to step, so gradients are multiplied by it before they are remembered.
+        # The user's factor is applied before gradients are remembered. FSDP divides the sum by its own part of it.
         # The mean's factor never changes, so it is applied to the sum.
-        before, after = (1.0, factor) if op == dist.ReduceOp.AVG else (factor, 1.0)
+        later = self._unit.divisors()[1]
+        before, after = (factor / later, later) if self._unit.sums() else (1.0, factor)
         gradient = input_tensor.float()
         if before != scale:
             gradient = gradient * (before / scale)
@@ -63,6 +67,8 @@ class CompressedReduceScatter(ReduceScatter):
             for source, data in enumerate(received):
                 codec.add(data[:-1], total, seed=self._seed_of(source))
             output_tensor.copy_(total.mul_(after * scale))
+            if output_tensor.dtype == torch.float16:  # what is remembered may make the sum too large for it
+                fine = bool(output_tensor.isfinite().all())
         else:
             output_tensor.fill_(torch.nan)
         self.steps += 1
@@ -76,7 +82,7 @@ class CompressedReduceScatter(ReduceScatter):
         """
         n, rank = self._door.world_size, self._door.rank
         memory = torch.cat([self.memory.of(name) for name in self._unit.trained], dim=1)
-        rows = [row.contiguous() for row in memory.mul_(self._unit.divisors()[0])]
+        rows = [row.contiguous() for row in memory.mul_(self._divided_before())]
         received = self._door.all_to_all(rows, [rows[rank].nbytes] * n, channel=f"{self._channel}.saved").wait()
         total = torch.stack([data.view(torch.float32) for data in received]).sum(dim=0)
         if self._unit.replicate_group is not None:
@@ -86,11 +92,15 @@ class CompressedReduceScatter(ReduceScatter):
     def owe(self, name: str, own_slice: Tensor) -> None:
         """Remember what is owed to this rank's slice, for all of the shard group. Each replica keeps an equal part."""
         kept = torch.zeros(self._door.world_size, own_slice.numel(), device=own_slice.device)
-        kept[self._door.rank] = own_slice / (self._unit.divisors()[0] * self._unit.num_replicas)
+        kept[self._door.rank] = own_slice / (self._divided_before() * self._unit.num_replicas)
         self.memory.put(name, kept)
 
     def clear(self) -> None:
         self.memory.clear()
+
+    def _divided_before(self) -> float:
+        """What gradients are divided by before they are remembered, besides the user's factor."""
+        return 1.0 if self._unit.sums() else self._unit.divisors()[0]
 
     def _codec_of(self, names: tuple[str, ...]) -> Parts:
         if names not in self._parts:

@@ -70,14 +70,18 @@ class Unit:
         """Whether gradients are added up and divided by the user's factor. Otherwise FSDP takes the mean."""
         return self._group.gradient_divide_factor is not None
 
+    @property
+    def reduce_dtype(self) -> torch.dtype:
+        """The dtype of the gradients that are reduced."""
+        policy = self._group.mp_policy
+        return policy.reduce_dtype or policy.param_dtype or self._group.fsdp_params[0].sharded_param.dtype
+
     def divisors(self) -> tuple[float, float]:
         """What FSDP itself divides by before and after it reduces (for float16, or where asked to); else 1."""
-        policy = self._group.mp_policy
-        dtype = policy.reduce_dtype or policy.param_dtype or self._group.fsdp_params[0].sharded_param.dtype
         before, after, _, _ = _get_gradient_divide_factors(
             self.shard_group,
             self.replicate_group if isinstance(self._group.mesh_info, DDPMeshInfo) else None,
-            dtype,
+            self.reduce_dtype,
             self.device.type,
             self._group.gradient_divide_factor,
             self._group.force_sum_reduction_for_comms,
