@@ -8,8 +8,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "thinwire"
 
-# In words: cli, bench -> fullgraph minibatch gradients crossmesh -> training -> graphs -> codecs links launch ->
-# artifacts.
+# In words: cli, bench -> fullgraph minibatch crossmesh -> training -> gradients graphs -> codecs links launch ->
+# artifacts. `gradients` is a technique by itself, and `training` sends weights' gradients through it.
 FOUNDATION = {"artifacts", "checked", "later", "leaving", "native", "scratch"}
 PARTS = {"codecs", "links", "launch"}
 TECHNIQUES = {"fullgraph", "minibatch", "gradients", "crossmesh"}
@@ -24,8 +24,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "links": FOUNDATION,
     "launch": FOUNDATION,
     "graphs": PARTS | FOUNDATION,
-    "training": {"graphs"} | PARTS | FOUNDATION,
-    **{technique: {"training", "graphs"} | PARTS | FOUNDATION for technique in TECHNIQUES},
+    "gradients": {"graphs"} | PARTS | FOUNDATION,
+    "training": {"gradients", "graphs"} | PARTS | FOUNDATION,
+    **{technique: {"training", "graphs"} | PARTS | FOUNDATION for technique in TECHNIQUES - {"gradients"}},
     "report": FOUNDATION,
     "prediction": TECHNIQUES | {"bench", "training", "graphs"} | PARTS | FOUNDATION,
     "bench": TECHNIQUES | {"training", "graphs"} | PARTS | FOUNDATION,

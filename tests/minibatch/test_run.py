@@ -93,6 +93,26 @@ def test_bytes_are_as_predicted(folder: Path) -> None:
         assert features == rows * (12 * 2 + 4) + 6 * result.predicted["steps"] * 6 * 8 + sizes
 
 
+def test_gradients_by_a_codec_send_what_was_foretold_and_go_on_to_the_bit(folder: Path, tmp_path: Path) -> None:
+    """By a codec that remembers, from a checkpoint in the middle of an epoch."""
+    job = replace(JOB, shards=str(folder), gradients="topk:0.01", hidden=64, limit_s=60.0)
+    kept = replace(job, out=str(tmp_path), checkpoint_steps=4)
+    runs = [
+        replace(job, gradients="none"),
+        job,
+        replace(kept, epochs=2),
+        replace(kept, resume=True, resume_epoch="1:4"),
+    ]
+    none, coded, _, again = launch.run(work.results, runs, workers=3)[0]
+    for result, rows in (none, coded):
+        for row in rows[1:]:
+            assert row["bytes"] - row["feature_bytes"] == result["predicted"]["gradient_bytes"]
+    assert none[1][-1]["float32_bytes"] == coded[1][-1]["float32_bytes"]
+    assert 2 * coded[0]["predicted"]["gradient_bytes"] < none[0]["predicted"]["gradient_bytes"]
+    assert again[0]["losses"] == coded[0]["losses"] != none[0]["losses"]
+    assert coded[0]["losses"][-1] < coded[0]["losses"][0]
+
+
 @pytest.mark.parametrize("policy", ["degree", "halo", "paths", "simulation", "oracle", "none"])
 def test_every_policy_trains(folder: Path, policy: str) -> None:
     job = replace(planned(cache=0.2, cache_policy=policy), epochs=1)

@@ -27,6 +27,7 @@ from thinwire.minibatch.schedule import schedule_of
 from thinwire.training import score
 from thinwire.training.job import Job
 from thinwire.training.models import build
+from thinwire.training.own_shard import own_shard
 
 
 @dataclass
@@ -72,6 +73,16 @@ def jobs(folder: str, todo: Sequence[Job[Salient]]) -> list[Found]:
                 )
             )
     return results
+
+
+def results(todo: Sequence[Job[Salient]]) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Whole runs, one after the other: what each returns, and its epochs' rows."""
+    found = []
+    for job in todo:
+        with Door() as door, own_shard(job, door) as (shard, manifest):
+            run = Run(job, shard, door, manifest, Topology.read(manifest.folder))
+            found.append((run.train(), run.rows))
+    return found
 
 
 def in_one(folder: Path, job: Job[Salient]) -> tuple[list[float], dict[str, Tensor]]:

@@ -6,10 +6,10 @@ import pytest
 
 from thinwire import fullgraph
 from thinwire.bench.result import MethodRow
+from thinwire.links.script import COMPUTE, POST, WAIT, Operation, Script
 from thinwire.prediction import Recording, even, predict
 from thinwire.prediction.check import beside, errors
 from thinwire.prediction.comparison import choose
-from thinwire.prediction.script import COMPUTE, POST, WAIT, Operation, Script
 from thinwire.training.window import WARM
 
 

@@ -22,7 +22,7 @@ REPLICATED = "replicated"
 # Methods that exist only in cases, as other methods. The cache of REPLICATED is larger than any graph's features.
 STANDS_FOR = {FREE: "exact", REPLICATED: f"salient --cache {1 << 20} --cache-policy vip"}
 # Options of a run, besides those of its method.
-JOB = ("model", "layers", "hidden", "dropout", "norm", "lr", "optimizer", "decay", "epochs")
+JOB = ("model", "layers", "hidden", "dropout", "norm", "lr", "optimizer", "decay", "gradients", "epochs")
 
 
 @cache
@@ -45,6 +45,8 @@ def job_of(words: str, settings: Mapping[str, Any], seed: int) -> Job[Any]:
         if option not in known:
             raise ValueError(f"{words!r}: there is no {dashed(option)}; give some of {', '.join(map(dashed, known))}")
     texts = {option: str(value) for option, value in settings.items() if option in known} | options_in_words
+    if words.split()[0] == FREE:
+        texts["gradients"] = "none"  # nothing is saved where nothing is sent
     chosen = {option: text for option, text in texts.items() if option in options_of(kind)}
     options = {name: value_of(name, text, known[name], words) for name, text in texts.items() if name in JOB}
     job = Job(made(kind, chosen, words), data=str(settings.get("data", "synthetic")), seed=seed, **options)

@@ -58,6 +58,8 @@ class Plan:
     """Number of layers."""
     hidden: int = 128
     """Width of hidden layers."""
+    gradients: Annotated[str, tyro.conf.arg(metavar="CODEC")] = "auto"
+    """How weights' gradients travel, as for `thinwire train`; auto: what a run would choose on these links."""
     seed: int = 0
     """Seed of the partition, weights and rounding."""
     limit: Limit = limit.USUAL
@@ -135,7 +137,7 @@ class Plan:
 
     def _again(self) -> str:
         """The options of `thinwire train` that this plan was made with."""
-        defaults = {name: getattr(Plan, name) for name in ("data", "model", "layers", "hidden", "seed")}
+        defaults = {name: getattr(Plan, name) for name in ("data", "model", "layers", "hidden", "gradients", "seed")}
         changed = [
             f" --{name} {getattr(self, name)}" for name, usual in defaults.items() if getattr(self, name) != usual
         ]
@@ -147,7 +149,7 @@ class Plan:
         return [word.strip() for word in re.split(r",(?=\s*[a-z])", self.methods) if word.strip()]
 
     def _settings(self) -> dict[str, Any]:
-        return {"model": self.model, "layers": self.layers, "hidden": self.hidden}
+        return {"model": self.model, "layers": self.layers, "hidden": self.hidden, "gradients": self.gradients}
 
     def _cost(self) -> CostModel | None:
         if self.profile is not None:

@@ -10,6 +10,8 @@ from rich.console import Console
 
 from thinwire import artifacts, graphs, minibatch
 from thinwire.cli import tables
+from thinwire.gradients.algorithms import NONE
+from thinwire.gradients.sent import AUTO, check
 from thinwire.minibatch import Salient, predict
 from thinwire.minibatch.methods.salient import Rows
 from thinwire.minibatch.policies import Question, capacity, choose, worth
@@ -55,6 +57,8 @@ class PlanMinibatch:
     """Ways to choose the rows to cache: some of vip,degree,halo,paths,simulation (which samples two epochs),none."""
     rows: Rows = "auto"
     """Format in which rows of features are sent. (as they are stored)"""
+    gradients: Annotated[str, tyro.conf.arg(metavar="CODEC")] = AUTO
+    """How weights' gradients travel, as for `thinwire train`. auto is counted as float32: a run begins so."""
     seed: int = 0
     """Seed of the partition."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -68,6 +72,7 @@ class PlanMinibatch:
                 raise ValueError(f"--{name} is {getattr(self, name)}; give 1 or more")
         self._alphas()
         self._method()
+        check(self.gradients)
         for policy in self.policies.split(","):
             if policy not in POLICIES:
                 raise ValueError(f"--policies {self.policies}; give some of {', '.join(POLICIES)}")
@@ -100,7 +105,7 @@ class PlanMinibatch:
             for part in range(n)
         ]
         steps = questions[0].schedule.steps
-        gradients = n * steps * self._gradient_bytes(shard, n)
+        gradients = steps * self._gradient_bytes(shard, n)
         largest = int(max(topology.starts[1:] - topology.starts[:-1]))
         rows_found = []
         for policy in self.policies.split(","):
@@ -128,12 +133,14 @@ class PlanMinibatch:
         return {"data": self.data, "parts": n, "steps": steps, "gradient_bytes": gradients, "rows": rows_found}
 
     def _gradient_bytes(self, shard: graphs.Shard, world_size: int) -> int:
+        from thinwire.minibatch.run import GRADIENT_GROUPS
         from thinwire.training.gradients import bytes_of
         from thinwire.training.models import build  # imported here: it imports PyG
 
         job = Job(self._method(), self.data, layers=self.layers, hidden=self.hidden, model=self.model, norm=self.norm)
         model = build(job, num_features=shard.x.shape[1], num_classes=shard.num_classes)
-        return bytes_of(model.parameters(), world_size)
+        codec = NONE if self.gradients == AUTO else self.gradients
+        return bytes_of(model.named_parameters(), world_size, groups=GRADIENT_GROUPS, codec=codec)
 
     def _alphas(self) -> list[float]:
         try:

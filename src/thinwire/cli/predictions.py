@@ -28,6 +28,9 @@ def table(prediction: Prediction, title: str) -> Table:
     shown.add_column("method", no_wrap=True)
     for heading in ("epoch", "speed-up", "waits", "MB/epoch", "GB/rank", "model"):
         shown.add_column(heading, justify="left" if heading == "model" else "right", no_wrap=True)
+    any_coded = any(row.gradients != "none" for row in prediction.rows)
+    if any_coded:
+        shown.add_column("gradients", no_wrap=True)
     for row in prediction.rows:
         is_best = row.method == prediction.recommended
         shown.add_row(
@@ -38,6 +41,7 @@ def table(prediction: Prediction, title: str) -> Table:
             f"{row.bytes_per_epoch / 1e6:,.2f}",
             f"{row.memory_bytes / 1e9:.2f}",
             row.model,
+            *([row.gradients] if any_coded else []),
             style="bold green" if is_best else "dim" if is_sampled(row.method) else "",
         )
     return shown

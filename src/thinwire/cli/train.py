@@ -15,6 +15,7 @@ from thinwire.cli.run_folder import plan_in, prepare_out
 from thinwire.cli.spelling import nearest
 from thinwire.cli.start_run import Ranks, shards_for
 from thinwire.fullgraph import Exact
+from thinwire.gradients.sent import check
 from thinwire.launch import lab
 from thinwire.links.cost import read_cost
 from thinwire.prediction import Prediction, even
@@ -28,6 +29,7 @@ from thinwire.training.run import EVENTS
 
 KINDS = ("sage", "gcn", "gat", "gin")
 AUTO = "auto"
+GRADIENTS = AUTO  # the codec of weights' gradients is chosen in the run
 AGAINST = "against"  # in --out: the run to compare with
 
 
@@ -85,6 +87,9 @@ class Train:
     """auto: qhadam if the method's messages may be stale, which Adam's momentum does not tolerate; else adam."""
     decay: Literal["none", "cosine"] = "none"
     """Learning rate over the epochs: constant, or falling to 0 at the last epoch along a cosine."""
+    gradients: Annotated[str, tyro.conf.arg(metavar="CODEC")] = GRADIENTS
+    """How weights' gradients travel: none (float32), or a codec that remembers what it loses, like topk:0.01, sign,
+    bfloat16 or uniform:4. auto: chosen after a few epochs, none where nothing waits for them; with exact, none."""
     workers: int = 2
     """Number of ranks on this machine."""
     hosts: int = 0
@@ -118,6 +123,7 @@ class Train:
         if self.resume_epoch:
             Point.parse(self.resume_epoch)
         limit.check(self.limit)
+        check(self.gradients)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"--dropout is {self.dropout}; give 0 or more, below 1")
         if not self.lr > 0:
@@ -182,7 +188,10 @@ class Train:
         resume = launch.from_first_rank((folder / EVENTS).exists()) and job.resume
         folder.mkdir(parents=True, exist_ok=True)
         out = str(folder.resolve()) if self.out is not None else ""
-        return replace(job, method=self._other(), out=out, resume=resume, prediction={}).for_layers()
+        other = self._other()
+        gradients = AUTO if other.gentleness == 0 else job.gradients  # beside exact means beside float32
+        changed = replace(job, method=other, gradients=gradients, out=out, resume=resume, prediction={})
+        return changed.for_layers()
 
     def _name(self) -> str:
         return AUTO if self.method is None else self.method.name
@@ -243,7 +252,7 @@ class Train:
         return prediction.to_json()
 
     def _predicted(self, shards: str) -> Prediction:
-        names = ("data", "model", "layers", "hidden", "dropout", "norm")
+        names = ("data", "model", "layers", "hidden", "dropout", "norm", "gradients")
         cost = read_cost(str(self.profile or ""))
         return predict_here(
             shards,
@@ -270,6 +279,7 @@ class Train:
             lr=self.lr,
             optimizer=self.optimizer,
             decay=self.decay,
+            gradients=self.gradients,
             epochs=self.epochs,
             seed=self.seed,
             profile="" if self.profile is None else str(self.profile.resolve()),

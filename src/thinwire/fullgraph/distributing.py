@@ -29,7 +29,7 @@ from thinwire.graphs import Shard
 from thinwire.links import Door
 from thinwire.links.cost import CostModel
 from thinwire.training.agreement import expect_same_start
-from thinwire.training.gradients import GradientSum
+from thinwire.training.gradients import GradientSum, check_codec, choosers
 from thinwire.training.method import parse
 
 # Modules that need all nodes at once.
@@ -48,6 +48,9 @@ WHOLE_GRAPH = (
 POOLING = ("torch_geometric.nn.pool", "torch_geometric.nn.unpool")
 # A halo's number is its layer's, plus this for each earlier call of the layer in a pass.
 CALLS = 1000
+# Epochs by which gradients' codec is chosen: after those that are traced, and before the usual first checkpoint. The
+# first recorded one may wait for halo rows from before.
+RECORDED = {"skipped": 4, "noted": 4, "unsettled": 1}
 
 
 def distribute(
@@ -59,6 +62,7 @@ def distribute(
     seed: int = 0,
     cost: CostModel | None = None,
     check: bool = False,
+    gradients: str = "none",
 ) -> nn.Module:
     """Distribute a model, in place: its input and output rows are this shard's nodes, its gradients the whole graph's.
 
@@ -69,6 +73,9 @@ def distribute(
     `method` is one of `fullgraph.methods`, such as `Sylvie(bits=2)`, or its words, such as "sylvie --bits 2". Give
     layers `shard.edge_index` or None as edges, and `shard.edge_weight` or `shard.edge_attr` if they use them. `cost`
     is a profile's cost model of the links; without one, adaqp measures them itself.
+
+    `gradients` says how weights' gradients are summed: "none" in float32, or by a codec that remembers what it lost,
+    such as "topk:0.01" or "sign" (`gradients.algorithms`); "auto" chooses after a few epochs.
 
     With `check`, the model is tried on a tiny graph, whole and in parts, before its first pass in training mode and
     before its first in evaluation mode. A model that gives other rows or gradients in parts (a mean over nodes,
@@ -88,8 +95,9 @@ def distribute(
     if cost is not None and cost.world_size != door.world_size:
         raise ValueError(f"the profile is of {cost.world_size} ranks, this run has {door.world_size}; profile again")
     method = parse(method, METHODS) if isinstance(method, str) else method
-    expect_same_start(door, shard, method, seed)
-    distributed = DistributedState(model, shard, door, method, seed, cost, checked=not check)
+    check_codec(gradients)
+    expect_same_start(door, shard, method, seed, gradients)
+    distributed = DistributedState(model, shard, door, method, seed, cost, gradients, checked=not check)
     if not distributed.layers:
         raise Unsupported(f"{type(model).__name__} has no PyG message passing layer: nothing to distribute")
     distributed.take_in(model)
@@ -142,6 +150,7 @@ class DistributedState:
         method: Method,
         seed: int,
         cost: CostModel | None,
+        gradients: str = "none",
         *,
         checked: bool = True,
     ) -> None:
@@ -156,7 +165,10 @@ class DistributedState:
         self.within_pass = False
         self._dropouts: list[NodeDropout] = []
         self._known: dict[nn.Module | nn.Parameter, None] = {}  # those whose weights are the same on all ranks
-        self._gradients: GradientSum | None = None
+        if gradients == "auto" and method.gentleness == 0:
+            gradients = "none"  # exact stays equal to one process
+        chooser = choosers(gradients, door=door, seed=seed, cost=cost, **RECORDED)
+        self.gradients = GradientSum((), door, self.after_gradients, codec=gradients, seed=seed, chooser=chooser)
         # Modes (training or not) in which the model passed the check. One rank has the whole graph: nothing to check.
         self._checked = {True, False} if checked or door.world_size == 1 else set()
         self._is_checking = False
@@ -212,8 +224,6 @@ class DistributedState:
                 )
             if isinstance(module, nn.Dropout):
                 self._add_dropout(module)
-        if self._gradients is None:
-            self._gradients = GradientSum((), self.door, self.after_gradients)
         tensors: list[Tensor] = []
         for module in model.modules():
             new = module not in self._known
@@ -224,7 +234,7 @@ class DistributedState:
         for tensor in tensors:
             if tensor.numel():
                 self.door.broadcast(tensor.data, 0, channel="weights").wait()
-        self._gradients.follow(model.parameters())
+        self.gradients.follow(model.named_parameters())
 
     def _add_dropout(self, module: nn.Dropout) -> None:
         self._replaced.append(("", module, module.forward))
@@ -247,6 +257,7 @@ class DistributedState:
         for dropout in self._dropouts:
             dropout.calls = 0
         if model.training:
+            self.gradients.step_begins()
             self.clock.begin_epoch()
             self.door.step = self.clock.epoch
             self._is_open = True

@@ -22,6 +22,9 @@ from thinwire.training.models import build, build_own, is_own, widths_of
 from thinwire.training.own_shard import own_shard
 from thinwire.training.window import Window
 
+# In a checkpoint: tensors of the weights' gradients' sum.
+SUMS = "sums/"
+
 
 def train(job: Job[Method]) -> dict[str, Any]:
     """Read the shard, train, and return the result."""
@@ -38,10 +41,13 @@ class Run(run.Run):
         self.messages = [] if own_model else self._messages(job, manifest, **sizes)
         plain = (build_own if own_model else build)(job, **sizes).to(shard.x.device)
         self._edges = _asked_for(plain, shard) if own_model else {"edge_index": None, "edge_weight": shard.edge_weight}
-        cost = read_cost(job.profile)
-        model = distribute(plain, shard, door, job.method, seed=job.seed, cost=cost, check=own_model and job.check)
+        cost, checked = read_cost(job.profile), own_model and job.check
+        model = distribute(
+            plain, shard, door, job.method, seed=job.seed, cost=cost, check=checked, gradients=job.gradients_codec
+        )
         super().__init__(job, shard, door, manifest, model)
         self.distributed: DistributedState = self.model.distributed  # type: ignore[assignment]
+        self.gradients = self.distributed.gradients
         self.x = shard.x.float()
         self.used = (shard.split == TRAIN).nonzero().squeeze(1)
         self._assigned: dict[str, Any] | None = None
@@ -85,7 +91,10 @@ class Run(run.Run):
     def planned(self) -> dict[str, Any]:
         """Predictions of the last bit assignment for this epoch. A new assignment is written to a plan file."""
         records = self.distributed.records
-        facts: dict[str, Any] = {"stale": self.distributed.clock.stale}
+        facts: dict[str, Any] = {
+            "stale": self.distributed.clock.stale,
+            **self.about_gradients(),
+        }
         if self._assigned is not None:
             facts["predicted_s"] = self._assigned["predicted_epoch_s"]
             facts["predicted_halo_bytes"] = self._assigned["predicted_bytes"]
@@ -101,10 +110,16 @@ class Run(run.Run):
         facts: dict[str, Any] = {"cost": None}
         if assigner is not None and assigner.cost is not None:
             facts = {"cost": assigner.cost.to_json(), "pace": assigner.pace.to_json()}
-        return facts | {"assigned": self._assigned}, self.distributed.state()
+        sums, remembered = self.gradients.state()
+        tensors = {f"{SUMS}{name}": tensor for name, tensor in remembered.items()}
+        return facts | {"assigned": self._assigned, "gradients": sums}, self.distributed.state() | tensors
 
     def restore(self, state: Checkpoint, tensors: dict[str, Tensor], *, same: bool) -> None:
-        self.distributed.restore(state.point.epochs - 1, tensors if same else {})
+        remembered = {name.removeprefix(SUMS): tensor for name, tensor in tensors.items() if name.startswith(SUMS)}
+        halo_rows = {name: tensor for name, tensor in tensors.items() if not name.startswith(SUMS)}
+        self.distributed.restore(state.point.epochs - 1, halo_rows if same else {})
+        if same and "gradients" in state.facts:
+            self.gradients.restore(state.facts["gradients"], remembered)
         assigner = self.distributed.assigner
         if same and assigner is not None and state.facts["cost"] is not None:
             assigner.pace.restore(state.facts["pace"])
@@ -123,10 +138,16 @@ class Run(run.Run):
         return 0.0 if assigner is None else assigner.choosing_s()
 
     def settle(self) -> None:
+        self.gradients.interrupt()
         self.distributed.settle()
 
     def result(self) -> dict[str, Any]:
-        return {**super().result(), "messages": self.messages, "assigned": self._assigned}
+        return {
+            **super().result(),
+            "messages": self.messages,
+            "assigned": self._assigned,
+            "gradients": self.gradients.codec,
+        }
 
 
 def _asked_for(model: nn.Module, shard: Shard) -> dict[str, Tensor | None]:

@@ -16,12 +16,14 @@ from thinwire.gradients.algorithms import algorithm
 from thinwire.gradients.costs import Affine, CodecCost
 from thinwire.gradients.layout import SMALL
 from thinwire.gradients.primitives import make_group
+from thinwire.gradients.sharing import CodecSeconds
 from thinwire.links import Door
 
 # A short tensor tells what a group costs, a long one what a value costs. The model's own tensors, up to MOST_OWN
 # values, tell what a tensor costs: this depends on its length, and on the small tensors beside it.
 ONE, LONG, MOST_OWN = 1_024, 400_000, 4_000_000
 BLOCKS, BLOCK_S, MOST_IN_BLOCK = 5, 0.02, 10
+GLANCES = 3
 # In training no cache holds the gradients that a codec reads. So before each run this much other memory is touched.
 COLD_BYTES = 1 << 24
 
@@ -36,6 +38,26 @@ def codec_cost(spec: str, sizes: Sequence[int], share: float, door: Door, device
     first = _first(sizes)
     kinds = [_times(spec, shape, door, device) for shape in ([ONE], [LONG], first)]
     return CodecCost(*(_affine(first, *(share * seconds for seconds in times)) for times in zip(*kinds, strict=True)))
+
+
+def value_seconds(
+    specs: Sequence[str], sizes: Sequence[int], door: Door, device: torch.device
+) -> dict[str, CodecSeconds]:
+    """What each codec costs for each value of tensors of these sizes, at a glance: some milliseconds a codec."""
+    first = _first(sizes)
+    gradient = torch.randn(sum(first), generator=torch.Generator(device).manual_seed(0), device=device)
+    total = torch.zeros_like(gradient)
+    rows = []
+    for _ in range(GLANCES):
+        row: list[float] = []
+        for spec in specs:
+            chosen = algorithm(spec)
+            names = [str(number) for number in range(len(first))]
+            group = make_group(0, names, first, chosen, chosen.primitives[0], door, device=device)
+            row += group.time_codec(gradient, total, clock_of(device))
+        rows.append(row)
+    each = [seconds / max(1, sum(first)) for seconds in columns.medians(door, rows)]
+    return {spec: CodecSeconds(*each[3 * number : 3 * number + 3]) for number, spec in enumerate(specs)}
 
 
 def _first(sizes: Sequence[int]) -> list[int]:

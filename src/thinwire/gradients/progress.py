@@ -15,7 +15,7 @@ tensors may hold much of the norm. Each value weighs as much as it was unlikely 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -99,6 +99,25 @@ class Watch:
         )
         self._open(groups)
         return progress
+
+    def state(self) -> tuple[dict[str, int], dict[str, Tensor]]:
+        """For a checkpoint: where this window is, and its sums."""
+        sums = {"came": self._came, "applied": self._applied}
+        tensors = {
+            f"{kind}.{number}": kept.clone() for kind, by_group in sums.items() for number, kept in by_group.items()
+        }
+        return {"number": self._number, "steps": self._steps}, tensors
+
+    def restore(self, facts: Mapping[str, int], tensors: Mapping[str, Tensor], groups: Sequence[Group]) -> None:
+        """Go on within the window that `state` has told of, with the same groups."""
+        if not facts["number"]:
+            return
+        self._number = facts["number"] - 1
+        self._open(groups)
+        self._steps = facts["steps"]
+        for kind, by_group in (("came", self._came), ("applied", self._applied)):
+            for number in by_group:
+                by_group[number].copy_(tensors[f"{kind}.{number}"])
 
     def _open(self, groups: Sequence[Group]) -> None:
         """Draw a new sample and begin a new window."""

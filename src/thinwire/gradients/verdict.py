@@ -16,7 +16,7 @@ class Verdict:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._behind = 0
+        self.behind = 0  # windows in a row
         # The mildest codec, unless the next one is enough faster.
         self.milder = NONE
         for spec, step_s in plan.rivals.items():
@@ -29,9 +29,9 @@ class Verdict:
             return False
         # A step of a milder codec counts as full progress.
         is_behind = progress.share / self._plan.predicted.step_s < 1 / self._plan.rivals[self.milder]
-        self._behind = self._behind + 1 if is_behind else 0
+        self.behind = self.behind + 1 if is_behind else 0
         # A window without any progress is more than chance.
-        return self._behind >= PATIENCE or progress.share <= 0
+        return self.behind >= PATIENCE or progress.share <= 0
 
     def words(self, progress: Progress) -> str:
         """The warning to show."""

@@ -22,10 +22,13 @@ class ChannelBook:
     exposed_s: float = 0.0  # while the caller stood still
     codec_s: float = 0.0  # encoding what goes out, decoding what came
     values: int = 0  # sent encoded; in float32 each would have taken 4 bytes
+    replaced_bytes: int | None = None  # what float32 would have sent instead of this, where that was told
 
     @property
     def float32_bytes(self) -> int:
         """Bytes that would have left in float32. What was not encoded counts as it was sent."""
+        if self.replaced_bytes is not None:
+            return self.replaced_bytes
         return 4 * self.values or self.bytes_sent
 
     @property
@@ -100,6 +103,12 @@ class Books:
             event_log = self.event_log
             if event_log is not None:
                 event_log.coded.append((channel, start, end))
+
+    def replaces(self, channel: str, float32_bytes: int) -> None:
+        """What this channel sends stands for so many bytes in float32, which go in other messages than encoded ones."""
+        with self._lock:
+            book = self._channels.setdefault(channel, ChannelBook())
+            book.replaced_bytes = (book.replaced_bytes or 0) + float32_bytes
 
     def bytes_to(self) -> dict[int, int]:
         """Bytes to each peer since the last `take`, all channels together."""

@@ -12,6 +12,7 @@ from thinwire.codecs import seed_from
 from thinwire.graphs import Manifest, Shard
 from thinwire.links import Door
 from thinwire.links.books import ChannelBook
+from thinwire.links.cost import read_cost
 from thinwire.minibatch import cache, inference, layers, predict
 from thinwire.minibatch.batch import Batch
 from thinwire.minibatch.loader import Loader
@@ -19,7 +20,7 @@ from thinwire.minibatch.methods import Salient
 from thinwire.minibatch.topology import Topology
 from thinwire.training import run, score
 from thinwire.training.checkpoint import Checkpoint
-from thinwire.training.gradients import GradientSum, bytes_of
+from thinwire.training.gradients import GradientSum, choosers
 from thinwire.training.job import Job
 from thinwire.training.models import Stack, build
 from thinwire.training.own_shard import own_shard
@@ -34,6 +35,8 @@ def train(job: Job[Salient]) -> dict[str, Any]:
 
 # The sum of the first group hides behind the backward pass of the rest. Each group costs a round of small messages.
 GRADIENT_GROUPS = 2
+# Steps by which gradients' codec is chosen; the first recorded ones may wait for batches from before.
+RECORDED = {"skipped": 8, "noted": 16, "unsettled": 8}
 
 
 class Run(run.Run):
@@ -45,8 +48,18 @@ class Run(run.Run):
         check(job)
         model = build(job, num_features=shard.x.shape[1], num_classes=shard.num_classes).to(shard.x.device)
         super().__init__(job, shard, door, manifest, model)
+        self._place = "no step"  # of the run, for errors
         self.topology = topology
-        GradientSum(model.parameters(), door, groups=GRADIENT_GROUPS)
+        codec = job.gradients_codec
+        self.gradients = GradientSum(
+            model.named_parameters(),
+            door,
+            groups=GRADIENT_GROUPS,
+            codec=codec,
+            seed=job.seed,
+            place=lambda: self._place,
+            chooser=choosers(codec, door=door, seed=job.seed, cost=read_cost(job.profile), **RECORDED),
+        )
         door.books.take()
         self.loader = Loader(shard, door, job.method, topology, seed=job.seed, epochs=job.epochs)
         filled = door.books.take().get(cache.CHANNEL)
@@ -76,10 +89,14 @@ class Run(run.Run):
             self.save(done)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        return {"lost": self._lost}, {}
+        sums, tensors = self.gradients.state()
+        return {"lost": self._lost, "gradients": sums}, tensors
 
     def restore(self, state: Checkpoint, tensors: dict[str, Tensor], *, same: bool) -> None:
         self._first, self._lost = state.point.steps, state.facts.get("lost", 0.0)
+        if same and "gradients" in state.facts:
+            self.gradients.restore(state.facts["gradients"], tensors)
+            self.predicted = self._with_gradients(self.predicted)
 
     def _learn(self, batch: Batch) -> float:
         # Dropout depends on the batch alone, also in a resumed run.
@@ -88,6 +105,8 @@ class Run(run.Run):
         torch.default_generator.manual_seed(seed)
         if batch.x.is_cuda:
             torch.cuda.manual_seed(seed)
+        self._place = f"epoch {batch.epoch + 1}, step {batch.step + 1}"
+        self.gradients.step_begins()
         self.optimizer.zero_grad()
         start_s = time.perf_counter()
         out = layers.forward(self.model, batch.x, batch.layers)
@@ -114,7 +133,11 @@ class Run(run.Run):
     def planned(self) -> dict[str, Any]:
         begun = {"first_step": self._first} if self._first else {}  # the event counts the rest of the epoch only
         self._first = 0
+        if self.gradients.records:
+            self.predicted = self._with_gradients(self.predicted)
+            self.gradients.records[-1]["predicted"] = self.predicted
         return begun | {
+            **self.about_gradients(),
             "predicted_bytes": self.predicted["bytes_per_epoch"],
             "predicted_rows": self.predicted["remote_rows"],
         }
@@ -123,7 +146,15 @@ class Run(run.Run):
         return {"predicted": self.predicted, "cache_fill_bytes": self.cache_fill_bytes}
 
     def result(self) -> dict[str, Any]:
-        return {**super().result(), "predicted": self.predicted, "cache_fill_bytes": self.cache_fill_bytes}
+        mine = {
+            "predicted": self.predicted,
+            "cache_fill_bytes": self.cache_fill_bytes,
+            "gradients": self.gradients.codec,
+        }
+        return {**super().result(), **mine}
+
+    def settle(self) -> None:
+        self.gradients.interrupt()
 
     def window(self) -> Window:
         """The pipeline is empty at the beginning and drained at the end, so those epochs don't count."""
@@ -136,14 +167,19 @@ class Run(run.Run):
         rows = self.sum_over_ranks([rows_here * (rank == self.door.rank) for rank in range(n)])
         cached = self.sum_over_ranks([float(len(self.loader.cache.ids))])[0]
         traffic = predict.traffic(rows, len(self.loader), self.loader.rows)
-        gradients = n * len(self.loader) * bytes_of(self.model.parameters(), n)
-        return {
-            "steps": len(self.loader),
-            "cached_rows": int(cached),
-            "remote_rows": int(traffic.rows),
-            "feature_bytes": int(traffic.feature_bytes),
-            "bytes_per_epoch": int(traffic.feature_bytes + gradients),
-        }
+        return self._with_gradients(
+            {
+                "steps": len(self.loader),
+                "cached_rows": int(cached),
+                "remote_rows": int(traffic.rows),
+                "feature_bytes": int(traffic.feature_bytes),
+            }
+        )
+
+    def _with_gradients(self, predicted: dict[str, Any]) -> dict[str, Any]:
+        """The same with the weights' gradients by the codec that is in force now."""
+        gradients = len(self.loader) * self.gradients.bytes_of_sum()
+        return predicted | {"gradient_bytes": gradients, "bytes_per_epoch": predicted["feature_bytes"] + gradients}
 
 
 def check(job: Job[Salient]) -> None:

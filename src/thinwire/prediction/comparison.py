@@ -1,14 +1,16 @@
 """From recordings to a row for each method, the recommended one and why, and how times change with the rate. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from thinwire.bench.methods import is_sampled, job_of
 from thinwire.fullgraph import Exact
+from thinwire.gradients import sharing
+from thinwire.gradients.algorithms import NONE
 from thinwire.links.cost import CostModel
+from thinwire.links.replay import replay
 from thinwire.prediction.recording import Recording
-from thinwire.prediction.replay import replay
 from thinwire.prediction.wires import RATES, even
 
 MODEL = "replay"
@@ -30,6 +32,7 @@ class Row:
     speedup: float  # over exact's epoch
     waits: float  # share of the epoch that would be saved if transfers took no time
     model: str = MODEL  # what the seconds come from
+    gradients: str = NONE  # the codec of the weights' gradients
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ class Prediction:
 
 def predict(recordings: Sequence[Recording], cost: CostModel, *, cores: int | None, chart: bool = True) -> Prediction:
     """Predict each recorded method on the wires of `cost`. All ranks share `cores`; None: each has cores of its own."""
-    seconds = {recording.method: epoch_s(recording, cost, cores) for recording in recordings}
+    chosen = {recording.method: settled(recording, cost, cores) for recording in recordings}
+    seconds = {method: epoch_s(recording, cost, cores) for method, recording in chosen.items()}
     base = seconds[base_of(seconds)]
     nothing = even(cost.world_size, 1e15, 0.0)
     rows = [
@@ -64,20 +68,35 @@ def predict(recordings: Sequence[Recording], cost: CostModel, *, cores: int | No
             recording.memory_bytes,
             base / seconds[recording.method],
             max(0.0, 1 - epoch_s(recording, nothing, cores) / seconds[recording.method]),
+            gradients=recording.gradients,
         )
-        for recording in recordings
+        for recording in chosen.values()
     ]
     rates = {}
     if chart:
         for rate, bits_per_s in RATES.items():
             wires = even(cost.world_size, bits_per_s)
-            rates[rate] = {recording.method: epoch_s(recording, wires, cores) for recording in recordings}
+            at_rate = [settled(recording, wires, cores) for recording in recordings]
+            rates[rate] = {recording.method: epoch_s(recording, wires, cores) for recording in at_rate}
     # A single rank sends nothing: differences between methods are noise.
     recommended = EXACT if cost.world_size == 1 and EXACT in seconds else choose(seconds)
     exact = next((row for row in rows if row.method == EXACT), None)
     if exact is not None and exact.waits < IDLE and exact.epoch_s < WORTH * seconds[recommended]:
         recommended = EXACT
     return Prediction(rows, recommended, _why(rows, recommended), rates)
+
+
+def settled(recording: Recording, cost: CostModel, cores: int | None) -> Recording:
+    """The recording with the gradients' codec that `auto` would choose on these wires."""
+    if recording.measured is None:
+        return recording
+    measured, weights = recording.measured, recording.weights
+    codec = sharing.choose(recording.scripts, weights, cost, measured, cores=cores).codec
+    if codec == NONE:
+        return recording
+    scripts = sharing.with_codec(recording.scripts, measured, codec)
+    saved = sharing.bytes_of(recording.scripts, weights) - sharing.bytes_of(scripts, weights)
+    return replace(recording, scripts=scripts, bytes_per_epoch=recording.bytes_per_epoch - saved, gradients=codec)
 
 
 def epoch_s(recording: Recording, cost: CostModel, cores: int | None) -> float:

@@ -9,13 +9,17 @@ from typing import Any
 import torch
 
 from thinwire.bench import methods
+from thinwire.gradients.algorithms import NONE
+from thinwire.gradients.measure import value_seconds
+from thinwire.gradients.sent import AUTO
+from thinwire.gradients.sharing import CODECS, Measured
 from thinwire.links import Door
 from thinwire.links.cost import CostModel
 from thinwire.links.event_log import EventLog, Moment
 from thinwire.links.exchange import LIMIT_S
 from thinwire.links.quick_probe import quick_probe
+from thinwire.links.script import Script, script, steadied
 from thinwire.prediction.memory import peak_bytes, reset_peak
-from thinwire.prediction.script import Script, script, steadied
 from thinwire.training.own_shard import own_shard
 from thinwire.training.run import Run
 
@@ -33,6 +37,8 @@ class Recording:
     bytes_per_epoch: int
     memory_bytes: int  # of the rank that needs most
     more_s: float = 0.0  # mean seconds an epoch that are not in the scripts: choosing bits
+    gradients: str = NONE  # the codec of the weights' gradients in the scripts
+    measured: Measured | None = None  # where `auto` is to choose another codec by the wires
 
 
 def record(
@@ -56,8 +62,13 @@ def record(
         recordings = []
         for name, job in jobs.items():
             reset_peak()
-            run = methods.run_of(job, shard, door, manifest)
-            recordings.append(_recorded(name, run, door))
+            # `auto` is recorded in float32: which codec it chooses depends on the wires to predict for.
+            plain = NONE if job.gradients_codec == AUTO else job.gradients_codec
+            run = methods.run_of(replace(job, gradients=plain), shard, door, manifest)
+            recorded = _recorded(name, run, door)
+            if job.gradients_codec == AUTO and door.world_size > 1:
+                recorded = replace(recorded, measured=_measured(run, door, shard.x.device))
+            recordings.append(recorded)
             del run
             gc.collect()  # models and their hooks form cycles; they must not count in the next method's memory
         return recordings, quick_probe(door, shard.x.device)
@@ -94,7 +105,15 @@ def _recorded(name: str, run: Run, door: Door) -> Recording:
         sum(row[1] for row in gathered),
         max(row[2] for row in gathered),
         max(row[3] for row in gathered),
+        run.gradients.codec,
     )
+
+
+def _measured(run: Run, door: Door, device: torch.device) -> Measured:
+    """What a choice of the gradients' codec needs of this run."""
+    groups = run.gradients.layout
+    sizes = [size for group in groups for size in group if size]
+    return Measured(groups, value_seconds(CODECS, sizes, door, device))
 
 
 def _bytes(rank_script: Script, weights: Sequence[float]) -> int:

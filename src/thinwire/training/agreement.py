@@ -16,7 +16,7 @@ SAME_OPTIONS = "start all ranks with the same options"
 OWN = ("method", "data", "shards", "profile", "events", "out", "launch", "prediction")
 
 
-def expect_same_start(door: Door, shard: Shard, method: Method, seed: int) -> None:
+def expect_same_start(door: Door, shard: Shard, method: Method, seed: int, gradients: str = "none") -> None:
     """Raise if ranks differ, with the same error on every rank. All ranks call it."""
     expect_same(
         door,
@@ -25,6 +25,7 @@ def expect_same_start(door: Door, shard: Shard, method: Method, seed: int) -> No
             "method": Fact(method.words(), SAME_OPTIONS),
             # Before the shards: machines that partition for themselves make others by another seed.
             "seed": Fact(seed, SAME_OPTIONS),
+            "gradients": Fact(gradients, SAME_OPTIONS),
             "shards": Fact(shard.folder_content, "partition once, and copy that folder to all machines"),
         },
     )

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
+from thinwire.gradients import sent
+from thinwire.gradients.algorithms import NONE
 from thinwire.links.exchange import LIMIT_S
 from thinwire.training.method import Method
 
@@ -28,6 +30,7 @@ class Job(Generic[M_co]):
     lr: float = 0.01
     optimizer: str = "auto"  # auto: chosen by whether the method's gradients may be stale
     decay: str = "none"  # of the learning rate
+    gradients: str = sent.AUTO  # by which codec weights' gradients are summed; auto: chosen in the run
     epochs: int = 60
     seed: int = 0  # of weights, partition, dropout, batches and rounding
     evaluate_every: int = 5
@@ -47,6 +50,12 @@ class Job(Generic[M_co]):
         for name, known in {"optimizer": OPTIMIZERS, "decay": DECAYS}.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give one of {', '.join(known)}")
+        sent.check(self.gradients)
+
+    @property
+    def gradients_codec(self) -> str:
+        """`auto` is none where the method is exact, so that it stays equal to training in one process."""
+        return NONE if self.gradients == sent.AUTO and self.method.gentleness == 0 else self.gradients
 
     def for_layers(self) -> Self:
         """This job with its method fitted to the number of layers."""
@@ -69,7 +78,7 @@ class Job(Generic[M_co]):
         seen = ("check", "checkpoint_steps", "resume_epoch", "limit_s", "launch", "prediction")
         kept: dict[str, Any] = {"plan": self.method.to_json()}
         kept |= {name: value for name, value in asdict(self).items() if name not in ("method", *free, *seen)}
-        kept["optimizer"] = self.optimizer_name
+        kept["optimizer"], kept["gradients"] = self.optimizer_name, self.gradients_codec
         if self.decay != "none":  # its pace depends on the number of epochs
             kept["decay"] = f"{self.decay} over {self.epochs} epochs"
         return dict(json.loads(json.dumps(kept)))  # as it is read back from a checkpoint

@@ -14,13 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from thinwire import artifacts
+from thinwire.gradients import columns
 from thinwire.graphs import TEST, VALIDATION, Manifest, Shard
 from thinwire.links import Door
 from thinwire.links.books import ChannelBook
 from thinwire.links.event_log import EventLog
-from thinwire.training import checkpoint, details, machine, optimizers, predictions, score
+from thinwire.training import checkpoint, choosing, details, machine, optimizers, predictions, score
 from thinwire.training.checkpoint import Checkpoint, Point, RankFiles
 from thinwire.training.finite import NotFinite, expect_finite_weights
+from thinwire.training.gradients import GradientSum
 from thinwire.training.job import Job
 from thinwire.training.saved import load_optimizer, optimizer_tensors, resumed
 from thinwire.training.window import USUAL, Window
@@ -29,10 +31,13 @@ PLAN = "plan.json"
 EVENTS = "events.jsonl"
 RESULT, FAILED = "result.json", "failed.json"  # how the run ended
 PREDICTIONS = "predictions.npz"
+MEASURING = (choosing.GATHERED, columns.CHANNEL)
 
 
 class Run(ABC):
     """One rank's part of a run."""
+
+    gradients: GradientSum  # of all weights
 
     def __init__(self, job: Job[Any], shard: Shard, door: Door, manifest: Manifest, model: nn.Module) -> None:
         self.job, self.shard, self.door, self.model = job, shard, door, model
@@ -121,6 +126,7 @@ class Run(ABC):
         content = {
             "data": job.data,
             "method": job.method.words(),
+            "gradients": job.gradients_codec,
             **job.identity(),
             "epochs": job.epochs,
             "machine": machine.facts(),
@@ -138,6 +144,15 @@ class Run(ABC):
         if self.job.out and self.door.rank == 0:
             self.write_plan((Path(self.job.out) / PLAN).with_suffix(f".{self.plans}.json"), content)
 
+    def about_gradients(self) -> dict[str, Any]:
+        """By which codec weights' gradients are sent, for the epoch's event. A new choice is written to a plan file."""
+        sums = self.gradients
+        for record in sums.records:
+            self.replan(record)
+        sums.records.clear()
+        share = sums.chooser.share if sums.chooser is not None else None
+        return {"gradients": sums.codec} | ({} if share is None else {"gradients_share": share})
+
     def epoch(self, epoch: int) -> None:
         self.door.books.take()
         detailed = bool(self.job.events) and (epoch in details.TRACED or self._is_due(epoch, self.job.evaluate_every))
@@ -148,7 +163,9 @@ class Run(ABC):
         loss = self.step(epoch)
         seconds = time.perf_counter() - start
         books = self.door.books.take()
-        row = self._row(epoch, loss, seconds, books) | self.planned()
+        # What was sent once, to choose how gradients travel, is no part of what an epoch sends.
+        measuring = sum(books.pop(channel).bytes_sent for channel in MEASURING if channel in books)
+        row = self._row(epoch, loss, seconds, books, measuring) | self.planned()
         if detailed:
             event_log = self.door.books.event_log if epoch in details.TRACED else None
             row |= details.gathered(self.door, start, seconds, books, event_log)
@@ -251,10 +268,13 @@ class Run(ABC):
     def _is_due(self, epoch: int, interval: int) -> bool:
         return (epoch + 1) % interval == 0 or epoch + 1 == self.job.epochs
 
-    def _row(self, epoch: int, loss: float, seconds: float, books: Mapping[str, ChannelBook]) -> dict[str, Any]:
+    def _row(
+        self, epoch: int, loss: float, seconds: float, books: Mapping[str, ChannelBook], measuring: int
+    ) -> dict[str, Any]:
         """The epoch's event: loss and counts as sums over ranks, times of this rank."""
         exposed_s = sum(book.exposed_s for book in books.values())
         counts = {"bytes": float(sum(book.bytes_sent for book in books.values())), **self.counted(books)}
+        counts["measuring_bytes"] = measuring
         broken = [float(rank == self.door.rank and not math.isfinite(loss)) for rank in range(self.door.world_size)]
         total, *sums = self.sum_over_ranks([loss, *counts.values(), *broken])
         if not math.isfinite(total):
@@ -265,7 +285,8 @@ class Run(ABC):
             )
         self.losses.append(total)
         row = {"epoch": epoch, "loss": total, "seconds": seconds, "exposed_s": exposed_s}
-        return row | {name: int(value) for name, value in zip(counts, sums, strict=False)}
+        summed = {name: int(value) for name, value in zip(counts, sums, strict=False)}
+        return row | {name: size for name, size in summed.items() if size or name != "measuring_bytes"}
 
     def _scores(self) -> dict[str, float | None]:
         out = self.evaluate()

@@ -3,8 +3,8 @@
 import pytest
 
 from thinwire.links.cost import CostModel
-from thinwire.prediction.replay import replay
-from thinwire.prediction.script import COMPUTE, POST, WAIT, Operation, Script, steadied
+from thinwire.links.replay import replay
+from thinwire.links.script import COMPUTE, POST, WAIT, Operation, Script, steadied
 from thinwire.prediction.wires import even
 
 MB = 1_000_000

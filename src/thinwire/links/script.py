@@ -48,6 +48,8 @@ class Script:
 def script(event_log: EventLog, ends: Sequence[Moment], *, by_wall: bool, beside_s: float) -> Script:
     """`ends` are the epochs' ends on the event log's own thread; only what that thread did becomes steps.
 
+    A transfer that another thread posted, when one before it was over, counts as posted when this thread waits for it.
+
     Time between steps is the thread's CPU time, since the thread may have shared its core. With `by_wall` it is wall
     time: for computation on several threads, which the thread's own clock does not see.
     """
@@ -58,9 +60,13 @@ def script(event_log: EventLog, ends: Sequence[Moment], *, by_wall: bool, beside
     for entry in event_log.entries:
         name = _name(entry, counts)
         operations[name] = Operation(entry.kind, entry.bytes_to)
+        waits = [(begun.at_s, WAIT, name, begun, end) for begun, end in entry.waits if begun.thread == thread]
         if entry.posted.thread == thread:
             marks.append((entry.posted.at_s, POST, name, entry.posted, entry.posted))
-        marks += [(begun.at_s, WAIT, name, begun, end) for begun, end in entry.waits if begun.thread == thread]
+        elif waits:
+            at_s, _, _, begun, _ = min(waits, key=lambda mark: mark[0])
+            marks.append((at_s, POST, name, begun, begun))
+        marks += waits
     marks.sort(key=lambda mark: mark[0])
     epochs: list[list[Step]] = []
     last, upcoming = event_log.begun, iter(marks)

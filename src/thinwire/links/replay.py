@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from thinwire.links.cost import CostModel
-from thinwire.prediction.script import COMPUTE, POST, Script
+from thinwire.links.script import COMPUTE, POST, Script
 
 NEVER = float("inf")
 CLOSE_S = 1e-12
