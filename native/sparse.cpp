@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "parallel.h"
+#include "positions.h"
 
 #define THINWIRE_ISA plain
 #include "random.h"
@@ -186,70 +187,20 @@ void zero(float* x, int64_t count) {
     parallel(count, 1024, 1 << 16, [&](int, Range r) { memset(x + r.begin, 0, (r.end - r.begin) * sizeof(float)); });
 }
 
-int low_bits(int64_t count, int64_t k) {
-    int bits = 0;
-    while ((k << (bits + 1)) <= count) ++bits;
-    return bits;
-}
-
-int64_t low_bytes(int64_t count, int64_t k) { return (k * low_bits(count, k) + 7) / 8; }
-int64_t high_bytes(int64_t count, int64_t k) { return (k + ((count - 1) >> low_bits(count, k)) + 7) / 8; }
-
 }  // namespace
 
-int64_t topk_bytes(int64_t count, int64_t k) { return k ? 4 * k + low_bytes(count, k) + high_bytes(count, k) : 0; }
+int64_t topk_bytes(int64_t count, int64_t k) { return k ? 4 * k + position_bytes(count, k) : 0; }
 
 bool encode_topk(const Kernels& kernels, const float* x, int64_t count, int64_t k, uint8_t* out) {
     if (k == 0) return true;
     std::vector<int64_t> chosen;
     if (!select_topk(kernels, x, count, k, chosen)) return false;
-    const int bits = low_bits(count, k);
-    uint8_t* low = out + 4 * k;
-    uint8_t* high = low + low_bytes(count, k);
-    memset(high, 0, high_bytes(count, k));
-    uint64_t pending = 0;
-    int filled = 0;
-    for (int64_t j = 0; j < k; ++j) {
-        const uint64_t position = (uint64_t)chosen[j];
-        memcpy(out + 4 * j, x + position, 4);
-        pending |= (position & ((1ull << bits) - 1)) << filled;
-        for (filled += bits; filled >= 8; filled -= 8, pending >>= 8) *low++ = (uint8_t)pending;
-        const uint64_t mark = (position >> bits) + (uint64_t)j;
-        high[mark / 8] |= (uint8_t)(1u << (mark % 8));
-    }
-    if (filled) *low = (uint8_t)pending;
+    for (int64_t j = 0; j < k; ++j) memcpy(out + 4 * j, x + chosen[j], 4);
+    write_positions(chosen, count, out + 4 * k);
     return true;
 }
 
 namespace {
-
-// The positions that `encode_topk` wrote; false where they are not k, each above the one before and below `count`.
-// All are read before the first is used: bytes that are refused change nothing, and the cache misses overlap.
-bool read_positions(const uint8_t* data, int64_t count, int64_t k, std::vector<int64_t>& positions) {
-    positions.resize(k);
-    if (k == 0) return true;
-    const int bits = low_bits(count, k);
-    const uint8_t* low = data + 4 * k;
-    const uint8_t* high = low + low_bytes(count, k);
-    const int64_t bytes = high_bytes(count, k);
-    uint64_t pending = 0;
-    int filled = 0;
-    int64_t j = 0, least = 0;
-    for (int64_t byte = 0; byte < bytes; ++byte) {
-        for (uint32_t marks = high[byte]; marks; marks &= marks - 1) {
-            if (j == k) return false;
-            for (; filled < bits; filled += 8) pending |= (uint64_t)*low++ << filled;
-            const int64_t top = byte * 8 + __builtin_ctz(marks) - j;
-            const int64_t position = (top << bits) | (int64_t)(pending & ((1ull << bits) - 1));
-            pending >>= bits;
-            filled -= bits;
-            if (position < least || position >= count) return false;
-            positions[j++] = position;
-            least = position + 1;
-        }
-    }
-    return j == k;
-}
 
 void add_at(float* x, const uint8_t* data) {
     float value;
@@ -261,7 +212,7 @@ void add_at(float* x, const uint8_t* data) {
 
 bool decode_topk(const uint8_t* data, int64_t count, int64_t k, float* x) {
     std::vector<int64_t> positions;
-    if (!read_positions(data, count, k, positions)) return false;
+    if (!read_positions(data + 4 * k, count, k, positions)) return false;
     zero(x, count);
     for (int64_t j = 0; j < k; ++j) memcpy(x + positions[j], data + 4 * j, 4);
     return true;
@@ -270,7 +221,7 @@ bool decode_topk(const uint8_t* data, int64_t count, int64_t k, float* x) {
 bool add_topk(const uint8_t* data, int64_t count, int64_t k, float* x) {
     const WithSubnormals scope;
     std::vector<int64_t> positions;
-    if (!read_positions(data, count, k, positions)) return false;
+    if (!read_positions(data + 4 * k, count, k, positions)) return false;
     for (int64_t j = 0; j < k; ++j) add_at(x + positions[j], data + 4 * j);
     return true;
 }

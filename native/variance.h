@@ -6,12 +6,26 @@
 namespace thinwire::THINWIRE_ISA {
 
 constexpr int SUM_LANES = 16;
+constexpr int SUM_PARTS = SUM_LANES / LANES;
+
+// By halves: registers of 16, 8, 4, 2 lanes.
+TW_INLINE float sum_of(const Floats* parts) {
+    typedef float Eight TW_VECTOR(32);
+    typedef float Four TW_VECTOR(16);
+    const char* from = (const char*)parts;
+    const Eight eight = load<Eight>(from) + load<Eight>(from + 32);
+    Four low, high;
+    memcpy(&low, &eight, 16);
+    memcpy(&high, (const char*)&eight + 16, 16);
+    low += high;
+    return (low[0] + low[2]) + (low[1] + low[3]);
+}
 
 TW_INLINE float row_variance(const float* x, int64_t width, float lowest, float highest, int levels) {
     const Grid g = fit_grid(lowest, highest, levels);
     if (!g.ok) return __builtin_inff();
     const Floats low = splat(g.low), inverse = splat(g.inverse);
-    Floats sums[SUM_LANES / LANES] = {};
+    Floats sums[SUM_PARTS] = {};
     auto add = [&](const float* from, int part) {
         Floats t = (load<Floats>(from) - low) * inverse;
         Floats f = t - to_floats(truncate(t));
@@ -19,17 +33,13 @@ TW_INLINE float row_variance(const float* x, int64_t width, float lowest, float 
     };
     int64_t c = 0;
     for (; c + SUM_LANES <= width; c += SUM_LANES)
-        for (int part = 0; part < SUM_LANES / LANES; ++part) add(x + c + part * LANES, part);
+        for (int part = 0; part < SUM_PARTS; ++part) add(x + c + part * LANES, part);
     if (c < width) {
         float last[SUM_LANES];
         for (int i = 0; i < SUM_LANES; ++i) last[i] = c + i < width ? x[c + i] : g.low;  // at a code: adds 0
-        for (int part = 0; part < SUM_LANES / LANES; ++part) add(last + part * LANES, part);
+        for (int part = 0; part < SUM_PARTS; ++part) add(last + part * LANES, part);
     }
-    float lanes[SUM_LANES];
-    memcpy(lanes, sums, sizeof lanes);
-    for (int half = SUM_LANES / 2; half >= 1; half /= 2)
-        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-    return lanes[0] * (g.step * g.step);
+    return sum_of(sums) * (g.step * g.step);
 }
 
 }  // namespace thinwire::THINWIRE_ISA

@@ -11,6 +11,7 @@
 #endif
 
 #define TW_INLINE static inline __attribute__((always_inline))
+#define TW_MEMBER inline __attribute__((always_inline))
 #define TW_VECTOR(bytes) __attribute__((vector_size(bytes)))
 
 namespace thinwire::THINWIRE_ISA {

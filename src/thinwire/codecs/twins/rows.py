@@ -42,7 +42,7 @@ def add_uniform(data: Tensor, bits: int, out_ND: Tensor) -> None:
 
 def encode_mixed(x_ND: Tensor, bits_N: Tensor, seed: int, out: Tensor) -> bool:
     all_ok = True
-    for bits, rows, places in _rows_by_width(bits_N, x_ND.shape[1]):
+    for bits, rows, places in rows_by_width(bits_N, x_ND.shape[1]):
         encoded, ok = _encode(x_ND[rows], bits, seed, rows)
         out[places] = encoded
         all_ok = all_ok and ok
@@ -51,12 +51,12 @@ def encode_mixed(x_ND: Tensor, bits_N: Tensor, seed: int, out: Tensor) -> bool:
 
 def decode_mixed(data: Tensor, bits_N: Tensor, out_ND: Tensor) -> None:
     """Rows of width 0 are left as they are."""
-    for bits, rows, places in _rows_by_width(bits_N, out_ND.shape[1]):
+    for bits, rows, places in rows_by_width(bits_N, out_ND.shape[1]):
         out_ND[rows] = _decode(data[places], bits, out_ND.shape[1])
 
 
 def add_mixed(data: Tensor, bits_N: Tensor, out_ND: Tensor) -> None:
-    for bits, rows, places in _rows_by_width(bits_N, out_ND.shape[1]):
+    for bits, rows, places in rows_by_width(bits_N, out_ND.shape[1]):
         out_ND[rows] += _decode(data[places], bits, out_ND.shape[1])
 
 
@@ -104,7 +104,7 @@ def _decode(data: Tensor, bits: int, width: int) -> Tensor:
     return unpack(data[:, :codes_end], bits, width).to(torch.float32) * parameters[:, 1:] + parameters[:, :1]
 
 
-def _rows_by_width(bits_N: Tensor, width: int) -> list[tuple[int, Tensor, Tensor]]:
+def rows_by_width(bits_N: Tensor, width: int) -> list[tuple[int, Tensor, Tensor]]:
     """(bits, row numbers, where each row's bytes lie) for every width in use but 0."""
     widths = [int(bits) for bits in torch.unique(bits_N) if bits > 0]
     sizes = torch.zeros_like(bits_N, dtype=torch.int64)

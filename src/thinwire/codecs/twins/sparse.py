@@ -16,7 +16,7 @@ FEISTEL_ROUNDS = 4
 
 
 def topk_bytes(count: int, k: int) -> int:
-    return VALUE_BYTES * k + sum(_position_bytes(count, k)) if k else 0
+    return VALUE_BYTES * k + sum(position_bytes(count, k)) if k else 0
 
 
 def encode_topk(x: Tensor, k: int, out: Tensor) -> bool:
@@ -25,21 +25,15 @@ def encode_topk(x: Tensor, k: int, out: Tensor) -> bool:
     if k == 0:
         return True
     positions = select_topk(x, k)
-    low_bits = _low_bits(x.numel(), k)
     values_end = VALUE_BYTES * k
-    low_bytes, high_bytes = _position_bytes(x.numel(), k)
     out[:values_end] = to_bytes(x[positions])
-    low = (positions[:, None] >> torch.arange(low_bits, device=x.device)) & 1
-    out[values_end : values_end + low_bytes] = _bits_to_bytes(low.flatten(), low_bytes)
-    marks = torch.zeros(high_bytes * 8, dtype=torch.int64, device=x.device)
-    marks[(positions >> low_bits) + torch.arange(k, device=x.device)] = 1
-    out[values_end + low_bytes :] = _bits_to_bytes(marks, high_bytes)
+    write_positions(positions, x.numel(), out[values_end:])
     return True
 
 
 def decode_topk(data: Tensor, k: int, out: Tensor) -> bool:
     """False, and `out` as it was, where the bytes are not k ascending positions inside `out`."""
-    positions = _read_positions(data, k, out.numel())
+    positions = read_positions(data[VALUE_BYTES * k :], k, out.numel())
     if positions is None:
         return False
     out.zero_()
@@ -49,7 +43,7 @@ def decode_topk(data: Tensor, k: int, out: Tensor) -> bool:
 
 def add_topk(data: Tensor, k: int, out: Tensor) -> bool:
     """Add the k values, and touch no other. False, and `out` as it was, where the bytes are not such positions."""
-    positions = _read_positions(data, k, out.numel())
+    positions = read_positions(data[VALUE_BYTES * k :], k, out.numel())
     if positions is None:
         return False
     out.index_add_(0, positions, from_bytes(data[: VALUE_BYTES * k], torch.float32))
@@ -103,17 +97,28 @@ def permuted(k: int, count: int, seed: int, device: torch.device) -> Tensor:
     return positions
 
 
-def _read_positions(data: Tensor, k: int, count: int) -> Tensor | None:
+def write_positions(positions: Tensor, count: int, out: Tensor) -> None:
+    """Ascending positions below `count`, at least one, in Elias and Fano's code."""
+    k, device = len(positions), positions.device
+    low_bits = _low_bits(count, k)
+    low_bytes, high_bytes = position_bytes(count, k)
+    low = (positions[:, None] >> torch.arange(low_bits, device=device)) & 1
+    out[:low_bytes] = _bits_to_bytes(low.flatten(), low_bytes)
+    marks = torch.zeros(high_bytes * 8, dtype=torch.int64, device=device)
+    marks[(positions >> low_bits) + torch.arange(k, device=device)] = 1
+    out[low_bytes:] = _bits_to_bytes(marks, high_bytes)
+
+
+def read_positions(data: Tensor, k: int, count: int) -> Tensor | None:
     """The k positions; None where they do not ascend or reach `count`."""
     if k == 0:
         return torch.empty(0, dtype=torch.int64, device=data.device)
     low_bits = _low_bits(count, k)
-    values_end = VALUE_BYTES * k
-    low_bytes, _ = _position_bytes(count, k)
-    marks = torch.nonzero(_bytes_to_bits(data[values_end + low_bytes :])).flatten()
+    low_bytes, _ = position_bytes(count, k)
+    marks = torch.nonzero(_bytes_to_bits(data[low_bytes:])).flatten()
     if marks.numel() != k:
         return None
-    low = _bytes_to_bits(data[values_end : values_end + low_bytes])[: k * low_bits].view(k, low_bits)
+    low = _bytes_to_bits(data[:low_bytes])[: k * low_bits].view(k, low_bits)
     top = marks - torch.arange(k, device=data.device)
     positions = (top << low_bits) + (low << torch.arange(low_bits, device=data.device)).sum(dim=1)
     ascending = bool((positions[1:] > positions[:-1]).all())
@@ -124,7 +129,8 @@ def _low_bits(count: int, k: int) -> int:
     return (count // k).bit_length() - 1
 
 
-def _position_bytes(count: int, k: int) -> tuple[int, int]:
+def position_bytes(count: int, k: int) -> tuple[int, int]:
+    """Of k positions below `count`: the bytes of their lowest bits, and of the marks."""
     low_bits = _low_bits(count, k)
     return (k * low_bits + 7) // 8, (k + ((count - 1) >> low_bits) + 7) // 8
 

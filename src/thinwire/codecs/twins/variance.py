@@ -19,12 +19,13 @@ def row_variances(x_ND: Tensor, bits_C: Tensor, out_NC: Tensor) -> None:
             low, step, representable = fit_grid(x_ND, bits)
             t = scale_to_grid(x_ND, low, step)
             fraction = t - t.floor()
-            variance = _sum(fraction * (1 - fraction)) * step.square().squeeze(1)
-            out_NC[:, column] = torch.where(representable.squeeze(1), variance, torch.inf)
+            variance = lane_sums(fraction * (1 - fraction)) * step.square()
+            out_NC[:, column] = torch.where(representable, variance, torch.inf).squeeze(1)
         out_NC[~finite, column] = torch.nan
 
 
-def _sum(x_ND: Tensor) -> Tensor:
+def lane_sums(x_ND: Tensor) -> Tensor:
+    """Each row's sum, float32 [N, 1], in that order."""
     num_rows, width = x_ND.shape
     padded = torch.nn.functional.pad(x_ND, (0, -width % SUM_LANES))
     lanes = x_ND.new_zeros(num_rows, SUM_LANES)
@@ -34,4 +35,4 @@ def _sum(x_ND: Tensor) -> Tensor:
     while half >= 1:
         lanes = lanes[:, :half] + lanes[:, half : 2 * half]
         half //= 2
-    return lanes.squeeze(1)
+    return lanes
