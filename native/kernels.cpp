@@ -6,6 +6,7 @@
 #include "copy.h"
 #include "drop.h"
 #include "flat.h"
+#include "nearest.h"
 #include "neighbours.h"
 #include "rows.h"
 #include "variance.h"
@@ -216,6 +217,72 @@ void row_variances(const float* x, int64_t begin, int64_t end, int64_t width, co
     }
 }
 
+bool encode_nearest_one(const float* x, int64_t width, int bits, uint8_t* out) {
+    switch (bits) {
+        case 1: return encode_nearest_row<1>(x, width, out);
+        case 2: return encode_nearest_row<2>(x, width, out);
+        case 4: return encode_nearest_row<4>(x, width, out);
+        case 8: return encode_nearest_row<8>(x, width, out);
+        default: return true;
+    }
+}
+
+void decode_nearest_one(const uint8_t* data, int64_t width, int bits, float* x, Put put) {
+    switch (bits) {
+        case 1: return decode_nearest_row<1>(data, width, x, put);
+        case 2: return decode_nearest_row<2>(data, width, x, put);
+        case 4: return decode_nearest_row<4>(data, width, x, put);
+        case 8: return decode_nearest_row<8>(data, width, x, put);
+        default: return;
+    }
+}
+
+// x - copy, of one row.
+void difference_of(const float* x, const float* copy, int64_t width, float* out) {
+    for (int64_t c = 0; c < width; ++c) out[c] = x[c] - copy[c];
+}
+
+bool encode_nearest(const float* x, float* copy, int64_t begin, int64_t end, int64_t width, int bits,
+                    const uint8_t* widths, const int64_t* offsets, uint8_t* out) {
+    const int64_t stride = packed_bytes(width, bits) + 4;
+    std::vector<float> left(copy ? width : 0);
+    for (int64_t row = begin; row < end; ++row) {
+        const int own = widths ? widths[row] : bits;
+        if (!own) continue;
+        uint8_t* to = out + (widths ? offsets[row] : row * stride);
+        const float* from = x + row * width;
+        if (copy) {
+            difference_of(from, copy + row * width, width, left.data());
+            from = left.data();
+        }
+        if (!encode_nearest_one(from, width, own, to)) return false;
+        if (copy) decode_nearest_one(to, width, own, copy + row * width, Put::add);
+    }
+    return true;
+}
+
+void decode_nearest(const uint8_t* data, int64_t begin, int64_t end, int64_t width, int bits, const uint8_t* widths,
+                    const int64_t* offsets, float* x, Put put) {
+    const int64_t stride = packed_bytes(width, bits) + 4;
+    for (int64_t row = begin; row < end; ++row) {
+        const uint8_t* from = data + (widths ? offsets[row] : row * stride);
+        decode_nearest_one(from, width, widths ? widths[row] : bits, x + row * width, put);
+    }
+    end_of_stream();
+}
+
+void nearest_errors(const float* x, const float* copy, int64_t begin, int64_t end, int64_t width, double* out) {
+    std::vector<float> left(copy ? width : 0);
+    for (int64_t row = begin; row < end; ++row) {
+        const float* from = x + row * width;
+        if (copy) {
+            difference_of(from, copy + row * width, width, left.data());
+            from = left.data();
+        }
+        nearest_errors_of(from, width, out + row * 5);
+    }
+}
+
 void one_row(const uint8_t* row, int format, int64_t width, float* out) {
     if (format == 32) return decode_copy<Single>(row, width, out, Put::write);
     if (format == 16) return decode_copy<Half>(row, width, out, Put::write);
@@ -259,10 +326,10 @@ namespace thinwire {
 using namespace THINWIRE_ISA;
 
 const Kernels TW_JOIN(kernels_, THINWIRE_ISA) = {
-    TW_TEXT(THINWIRE_ISA), encode_rows,    decode_rows, encode_format, decode_format,
-    encode_scaled,         decode_scaled,  largest_in,  sum_in,        product_in,
-    encode_buckets,        decode_buckets, collect,     count_low,     drop_rows,
-    row_variances,         sum_neighbours, sum_readers, gather_rows,   take_rows,
-    encode_taken,          decode_placed,
+    TW_TEXT(THINWIRE_ISA), encode_rows,    decode_rows,    encode_format,  decode_format,
+    encode_scaled,         decode_scaled,  largest_in,     sum_in,         product_in,
+    encode_buckets,        decode_buckets, collect,        count_low,      drop_rows,
+    row_variances,         encode_nearest, decode_nearest, nearest_errors, sum_neighbours,
+    sum_readers,           gather_rows,    take_rows,      encode_taken,   decode_placed,
 };
 }  // namespace thinwire

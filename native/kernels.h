@@ -53,6 +53,15 @@ struct Kernels {
     void (*row_variances)(const float* x, int64_t begin, int64_t end, int64_t width, const uint8_t* bits, int64_t count,
                           float* out);
 
+    // Rows [begin, end) at `bits` or widths[row], as above, by codecs/twins/nearest.py. With a copy: of what x is more
+    // than the copy, to which what `out` decodes to is then added.
+    bool (*encode_nearest)(const float* x, float* copy, int64_t begin, int64_t end, int64_t width, int bits,
+                           const uint8_t* widths, const int64_t* offsets, uint8_t* out);
+    void (*decode_nearest)(const uint8_t* data, int64_t begin, int64_t end, int64_t width, int bits,
+                           const uint8_t* widths, const int64_t* offsets, float* x, Put put);
+    // The squared error left of rows [begin, end) at 0, 1, 2, 4 and 8 bits, out[row * 5 + i]; the copy may be null.
+    void (*nearest_errors)(const float* x, const float* copy, int64_t begin, int64_t end, int64_t width, double* out);
+
     // out[r] = scale[r] * sum over edges e of row r of weight[e] * x[columns[e]], rows [begin, end) of `width` values.
     // weight and scale may be null: all 1.
     void (*sum_neighbours)(const int32_t* indptr, const int32_t* columns, const float* weight, const float* scale,

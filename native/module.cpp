@@ -1,5 +1,6 @@
-// thinwire._native: the codecs' bindings, and those of sampling.cpp. The contract of each function is the class Kernels
-// in src/thinwire/codecs/kernels.py; sizes are checked here once more, since a wrong one would write outside memory.
+// thinwire._native: the codecs' bindings, and those of differences.cpp and sampling.cpp. The contract of each function
+// is the class Kernels in src/thinwire/codecs/kernels.py; sizes are checked here once more, since a wrong one would
+// write outside memory.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -18,6 +19,7 @@
 #endif
 
 #include "checks.h"
+#include "differences.h"
 #include "kernels.h"
 #include "parallel.h"
 #include "sampling.h"
@@ -406,5 +408,6 @@ NB_MODULE(_native, m) {
           "Dropout by the ids of rows: each value kept by chance `keep`, and divided by it.");
     m.def("row_variances", &row_variances, "x"_a, "bits"_a, "out"_a,
           "The variance that rounding each row to each of these widths adds.");
+    bind_differences(m);
     bind_sampling(m);
 }

@@ -2,10 +2,12 @@
 
 from thinwire.codecs.base import Codec
 from thinwire.codecs.bucketed import Bucketed
+from thinwire.codecs.budget import Budget
 from thinwire.codecs.copies import BFloat16, Float16, Identity
 from thinwire.codecs.feedback import ErrorFeedback
 from thinwire.codecs.fitted import Fitted
 from thinwire.codecs.mixed import Mixed
+from thinwire.codecs.nearest import Nearest
 from thinwire.codecs.parts import Parts
 from thinwire.codecs.qsgd import QSGD
 from thinwire.codecs.scaled import Sign, Ternary
@@ -18,12 +20,14 @@ __all__ = [
     "QSGD",
     "BFloat16",
     "Bucketed",
+    "Budget",
     "Codec",
     "ErrorFeedback",
     "Fitted",
     "Float16",
     "Identity",
     "Mixed",
+    "Nearest",
     "Parts",
     "RandomK",
     "Sign",

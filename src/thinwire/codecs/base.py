@@ -6,7 +6,8 @@ Every check of what a caller hands over is here; a codec itself sees clean float
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,16 +62,39 @@ class Codec(ABC):
         """The end of an error's sentence about a refused row: why, and what would work."""
         return "is beyond what float32 holds after scaling; use Identity()"
 
+    def _encode_difference(self, x: Tensor, copy: Tensor, seed: int, out: Tensor) -> bool:
+        """Encode x - copy and add to `copy` what that decodes to; False where a value can't be sent."""
+        return self._encode(x - copy, seed, out) and self._add(out, seed, copy)
+
     def encode(self, x: Tensor, *, seed: int = 0, out: Tensor | None = None) -> Tensor:
-        x = self._as_float32(x).contiguous()
         _check_seed(seed)
+        return self._encoded(x, None, out, lambda x, _, out: self._encode(x, seed, out))
+
+    def encode_difference(self, x: Tensor, copy: Tensor, *, seed: int = 0, out: Tensor | None = None) -> Tensor:
+        """`encode(x - copy)`, then `add` of it to `copy`, bit for bit, in fewer passes where a codec can.
+
+        The receiver keeps such a copy too, by `add`: what was not sent is in the next difference. `copy` is contiguous
+        float32 of x's shape. After an error its values mean nothing.
+        """
+        _check_seed(seed)
+        return self._encoded(x, copy, out, lambda x, copy, out: self._encode_difference(x, copy, seed, out))
+
+    def _encoded(
+        self, x: Tensor, copy: Tensor | None, out: Tensor | None, work: Callable[[Tensor, Any, Tensor], bool]
+    ) -> Tensor:
+        """Check what is given, and do the work on it."""
+        x = self._as_float32(x).contiguous()
         size = self.nbytes(x.shape)
         if out is None:
             out = kernels.empty(size, torch.uint8, x.device)
         else:
             _check_buffer(f"{self}.encode: out", out, (size,), torch.uint8, x.device, apart_from=x)
-        if not self._encode(x, seed, out):
-            raise ValueError(self._complaint(x))
+        if copy is not None:
+            what = f"{self}.encode_difference: copy"
+            _check_buffer(what, copy, tuple(x.shape), torch.float32, x.device, apart_from=x)
+            _check_buffer(what, copy, tuple(x.shape), torch.float32, x.device, apart_from=out)
+        if not work(x, copy, out):
+            raise ValueError(self._complaint(x if copy is None else x - copy))
         return out
 
     def decode(self, data: Tensor, shape: Shape, *, seed: int = 0, out: Tensor | None = None) -> Tensor:

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 
 from thinwire.codecs.base import Codec
+from thinwire.codecs.budget import Budget
 from thinwire.codecs.copies import BFloat16, Float16, Identity
+from thinwire.codecs.nearest import Nearest
 from thinwire.codecs.qsgd import QSGD
 from thinwire.codecs.scaled import Sign, Ternary
 from thinwire.codecs.sparse import RandomK, TopK
@@ -16,7 +18,8 @@ PLAIN: dict[str, Callable[[], Codec]] = {
     "sign": Sign,
     "ternary": Ternary,
 }
-WITH_BITS: dict[str, Callable[[int], Codec]] = {"uniform": Uniform}
+WITH_BITS: dict[str, Callable[[int], Codec]] = {"uniform": Uniform, "nearest": Nearest}
+WITH_MEAN_BITS: dict[str, Callable[[float], Codec]] = {"budget": Budget}
 WITH_BUCKET: dict[str, Callable[..., Codec]] = {"qsgd": QSGD}  # bits, and a bucket if the usual one won't do
 WITH_RATIO: dict[str, Callable[[float], Codec]] = {"topk": TopK, "randomk": RandomK}
 
@@ -29,6 +32,8 @@ def parse_codec(spec: str) -> Codec:
             return PLAIN[name]()
         if name in WITH_BITS:
             return WITH_BITS[name](int(argument))
+        if name in WITH_MEAN_BITS:
+            return WITH_MEAN_BITS[name](float(argument))
         if name in WITH_BUCKET:
             return WITH_BUCKET[name](*_whole_numbers(argument))
         if name in WITH_RATIO:
@@ -37,7 +42,7 @@ def parse_codec(spec: str) -> Codec:
         raise ValueError(f"codec {spec!r}: {error}") from None
     offered = [
         *PLAIN,
-        *(f"{name}:BITS" for name in WITH_BITS),
+        *(f"{name}:BITS" for name in (*WITH_BITS, *WITH_MEAN_BITS)),
         *(f"{name}:BITS[:BUCKET]" for name in WITH_BUCKET),
         *(f"{name}:RATIO" for name in WITH_RATIO),
     ]
