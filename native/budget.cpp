@@ -118,7 +118,9 @@ void fill(const std::vector<Step>& steps, Prefix prefix, Account& account, uint8
     std::vector<size_t> rest;
     for (size_t i = 0; i < steps.size(); ++i)
         if (steps[i].key < prefix.key || (steps[i].key == prefix.key && --prefix.equals < 0)) rest.push_back(i);
-    auto sooner = [&](size_t a, size_t b) { return steps[a].key != steps[b].key ? steps[a].key > steps[b].key : a < b; };
+    auto sooner = [&](size_t a, size_t b) {
+        return steps[a].key != steps[b].key ? steps[a].key > steps[b].key : a < b;
+    };
     const size_t count = std::min<size_t>(FILL, rest.size());
     std::nth_element(rest.begin(), rest.begin() + count, rest.end(), sooner);
     std::sort(rest.begin(), rest.begin() + count, sooner);

@@ -326,10 +326,10 @@ namespace thinwire {
 using namespace THINWIRE_ISA;
 
 const Kernels TW_JOIN(kernels_, THINWIRE_ISA) = {
-    TW_TEXT(THINWIRE_ISA), encode_rows,    decode_rows, encode_format, decode_format,
-    encode_scaled,         decode_scaled,  largest_in,  sum_in,        product_in,
-    encode_buckets,        decode_buckets, collect,     count_low,     drop_rows,
-    row_variances,         encode_nearest, decode_nearest, nearest_errors, sum_neighbours, sum_readers, gather_rows,   take_rows,
-    encode_taken,          decode_placed,
+    TW_TEXT(THINWIRE_ISA), encode_rows,    decode_rows,    encode_format,  decode_format,
+    encode_scaled,         decode_scaled,  largest_in,     sum_in,         product_in,
+    encode_buckets,        decode_buckets, collect,        count_low,      drop_rows,
+    row_variances,         encode_nearest, decode_nearest, nearest_errors, sum_neighbours,
+    sum_readers,           gather_rows,    take_rows,      encode_taken,   decode_placed,
 };
 }  // namespace thinwire

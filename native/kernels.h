@@ -53,8 +53,8 @@ struct Kernels {
     void (*row_variances)(const float* x, int64_t begin, int64_t end, int64_t width, const uint8_t* bits, int64_t count,
                           float* out);
 
-    // Rows [begin, end) at `bits` or widths[row], as above, by codecs/twins/nearest.py. With a copy: of what x is more than
-    // the copy, to which what `out` decodes to is then added.
+    // Rows [begin, end) at `bits` or widths[row], as above, by codecs/twins/nearest.py. With a copy: of what x is more
+    // than the copy, to which what `out` decodes to is then added.
     bool (*encode_nearest)(const float* x, float* copy, int64_t begin, int64_t end, int64_t width, int bits,
                            const uint8_t* widths, const int64_t* offsets, uint8_t* out);
     void (*decode_nearest)(const uint8_t* data, int64_t begin, int64_t end, int64_t width, int bits,

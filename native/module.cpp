@@ -1,5 +1,6 @@
-// thinwire._native: the codecs' bindings, and those of differences.cpp and sampling.cpp. The contract of each function is the class Kernels
-// in src/thinwire/codecs/kernels.py; sizes are checked here once more, since a wrong one would write outside memory.
+// thinwire._native: the codecs' bindings, and those of differences.cpp and sampling.cpp. The contract of each function
+// is the class Kernels in src/thinwire/codecs/kernels.py; sizes are checked here once more, since a wrong one would
+// write outside memory.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>

@@ -15,8 +15,20 @@ struct Sum {
     TW_MEMBER float total() const { return sum_of(parts); }
 };
 
-// So many values that 32-bit sums of whole numbers can't overflow: afterwards they are added to 64-bit ones.
-constexpr int64_t STRETCH = 1 << 22;
+// Of whole numbers: exact in doubles, in any order.
+TW_INLINE double exact_sum(Floats v) {
+    HalfFloats halves[2];
+    memcpy(halves, &v, sizeof v);
+    const Doubles sums = __builtin_convertvector(halves[0], Doubles) + __builtin_convertvector(halves[1], Doubles);
+    double lanes[LANES / 2];
+    memcpy(lanes, &sums, sizeof lanes);
+    for (int half = LANES / 4; half >= 1; half /= 2)
+        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    return lanes[0];
+}
+
+// So many values that float32 sums of squared codes are exact: afterwards they are added to doubles.
+constexpr int64_t STRETCH = 1 << 18;
 
 // Calls use(values, part, valid) for a row's registers; beyond its end values are 0 and `valid` is 0. With BITS, what
 // it returns is a code, which is packed. `rest` is called after each stretch.
@@ -70,17 +82,37 @@ TW_INLINE float float_of(uint32_t bits) {
     return value;
 }
 
-TW_INLINE Scaled scale_row(const float* x, int64_t width, float lowest, float highest) {
+// Of a row whose sum might overflow, the values are made smaller first.
+constexpr uint32_t HUGE_EXPONENT = 187;
+
+// False where a value is not finite.
+TW_INLINE bool scale_row(const float* x, int64_t width, Scaled& s, float& lowest, float& highest) {
+    lowest = highest = x[0];
+    Floats lo[SUM_PARTS], hi[SUM_PARTS], poison{};
+    for (int part = 0; part < SUM_PARTS; ++part) lo[part] = hi[part] = splat(x[0]);
+    Sum sum;
+    for_row(x, width, [&](Floats v, int part, Ints valid) {
+        const Floats w = (Floats)(((Ints)v & valid) | ((Ints)lo[part] & ~valid));
+        lo[part] = smaller(w, lo[part]), hi[part] = larger(w, hi[part]);
+        poison += v - v;  // NaN from infinity and NaN, else zero
+        sum.add(v, part);
+    });
+    for (int part = 1; part < SUM_PARTS; ++part) lo[0] = smaller(lo[part], lo[0]), hi[0] = larger(hi[part], hi[0]);
+    if (any(poison != poison)) return false;
+    lowest = smallest(lo[0]), highest = largest(hi[0]);
     const uint32_t a = bits_of(lowest) & 0x7fffffffu, b = bits_of(highest) & 0x7fffffffu;
     uint32_t exponent = (a > b ? a : b) >> 23;
     exponent = exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
-    Scaled s;
     s.unit = float_of((254 - exponent) << 23), s.back = float_of(exponent << 23);
     s.low = lowest * s.unit, s.high = highest * s.unit;
-    Sum sum;
-    for_row(x, width, [&](Floats v, int part, Ints) { sum.add(v * s.unit, part); });
-    s.mean = s.between(sum.total() / (float)width);
-    return s;
+    float before = 1.0f;
+    if (exponent > HUGE_EXPONENT) {
+        before = 0x1p-64f;
+        sum = Sum{};
+        for_row(x, width, [&](Floats v, int part, Ints) { sum.add(v * before, part); });
+    }
+    s.mean = s.between(sum.total() * (s.unit / before) / (float)width);
+    return true;
 }
 
 // The nearest bfloat16, never infinite.
@@ -132,31 +164,32 @@ struct TwoMeans {
 template <int BITS>
 struct Line {
     static constexpr int LEVELS = (1 << BITS) - 1;
-    float low, inverse;
-    Ints totals{}, squares{};
+    float inverse, shift;
+    Floats totals{}, squares{};
     Sum product;
-    int64_t total = 0, square = 0;
+    double total = 0.0, square = 0.0;
 
-    TW_MEMBER Line(float start, float step) : low(start), inverse(step > 0.0f ? 1.0f / step : 0.0f) {}
+    TW_MEMBER Line(float low, float step) : inverse(step > 0.0f ? 1.0f / step : 0.0f), shift(low * inverse - 0.5f) {}
     TW_MEMBER Ints add(Floats y, int part, Ints valid) {
-        const Floats t = (y - low) * inverse + 0.5f;
+        const Floats t = y * inverse - shift;
         const Ints code = truncate(smaller(larger(t, Floats{}), splat((float)LEVELS))) & valid;
-        totals += code;
-        squares += code * code;
-        product.add(y * to_floats(code), part);
+        const Floats exact = to_floats(code);
+        totals += exact;
+        squares += exact * exact;
+        product.add(y * exact, part);
         return code;
     }
     TW_MEMBER void rest() {
-        for (int lane = 0; lane < LANES; ++lane) total += totals[lane], square += squares[lane];
-        totals = squares = Ints{};
+        total += exact_sum(totals), square += exact_sum(squares);
+        totals = squares = Floats{};
     }
     // Slope and intercept of y over the codes; y sums to zero but for rounding.
     TW_MEMBER void fit(int64_t width, double& slope, double& intercept, double& sum_product) const {
         sum_product = (double)product.total();
-        const double count = (double)width, spread = count * (double)square - (double)total * (double)total;
+        const double count = (double)width, spread = count * square - total * total;
         slope = spread > 0.0 ? (count * sum_product) / spread : 0.0;
         slope = slope > 0.0 ? slope : 0.0;
-        intercept = -(slope * (double)total) / count;
+        intercept = -(slope * total) / count;
     }
     TW_MEMBER Line next(int64_t width) const {
         double slope, intercept, sum_product;
@@ -171,8 +204,8 @@ struct Line {
         const float low_sent = from_bfloat16(coded.wire[0]), step = from_bfloat16(coded.wire[1]);
         const double off = (double)low_sent * (double)s.unit - mean;
         slope = (double)step * (double)s.unit;
-        double error = moment - 2.0 * (slope * sum_product) + (count * off * off + 2.0 * (off * slope * (double)total));
-        error = error + slope * slope * (double)square;
+        double error = moment - 2.0 * (slope * sum_product) + (count * off * off + 2.0 * (off * slope * total));
+        error = error + slope * slope * square;
         coded.error = error > 0.0 ? error : 0.0;
         const float top = (float)LEVELS * step;
         coded.ok = std::isfinite(top) && std::isfinite(top + low_sent);
@@ -222,14 +255,35 @@ TW_INLINE double moment_of(const float* x, int64_t width, const Scaled& s) {
 }
 
 template <int BITS>
-TW_INLINE Coded code_row(const float* x, int64_t width, const Scaled& s, const Grid& grid, uint8_t* out) {
+TW_INLINE Coded code_line(const float* x, int64_t width, const Scaled& s, uint8_t* out) {
+    double moment = BITS == 2 ? moment_of(x, width, s) : 0.0;
+    Line<BITS> first = first_line<BITS>(s, width, moment);
+    Sum sum;
+    for_row<0>(
+        x, width, nullptr,
+        [&](Floats v, int part, Ints valid) {
+            const Floats y = s.y(v, valid);
+            if (BITS > 2) sum.add(y * y, part);
+            first.add(y, part, valid);
+        },
+        [&] { first.rest(); });
+    if (BITS > 2) moment = (double)sum.total();
+    Line<BITS> line = first.next(width);
+    for_row<BITS>(
+        x, width, out, [&](Floats v, int part, Ints valid) { return line.add(s.y(v, valid), part, valid); },
+        [&] { line.rest(); });
+    return line.code(s, width, moment);
+}
+
+template <int BITS>
+TW_INLINE Coded code_row(const float* x, int64_t width, const Scaled& s, float lowest, float highest, uint8_t* out) {
     if constexpr (BITS == 1) {
         TwoMeans means;
         for_row<1>(
             x, width, out, [&](Floats v, int part, Ints valid) { return means.add(s.y(v, valid), part); }, [] {});
         return means.code(s, width, 0.0);
     } else if constexpr (BITS == 8) {
-        Nearest nearest{grid, s.unit, {}};
+        Nearest nearest{fit_grid(lowest, highest, 255), s.unit, {}};
         Sum squares;
         for_row<8>(
             x, width, out,
@@ -241,35 +295,18 @@ TW_INLINE Coded code_row(const float* x, int64_t width, const Scaled& s, const G
             [] {});
         return nearest.code((double)squares.total());
     } else {
-        const double moment = moment_of(x, width, s);
-        Line<BITS> first = first_line<BITS>(s, width, moment);
-        for_row<0>(
-            x, width, nullptr, [&](Floats v, int part, Ints valid) { first.add(s.y(v, valid), part, valid); },
-            [&] { first.rest(); });
-        Line<BITS> line = first.next(width);
-        for_row<BITS>(
-            x, width, out, [&](Floats v, int part, Ints valid) { return line.add(s.y(v, valid), part, valid); },
-            [&] { line.rest(); });
-        return line.code(s, width, moment);
+        return code_line<BITS>(x, width, s, out);
     }
 }
 
 template <int BITS>
 TW_INLINE bool encode_nearest_row(const float* x, int64_t width, uint8_t* out) {
-    float lowest, highest;
-    if (!range_of(x, width, lowest, highest)) return false;
     Coded coded{{0, 0}, 0.0, true};
     if (width) {
         Scaled s;
-        Grid grid{};
-        if constexpr (BITS == 8) {
-            s = scale_row(x, 0, lowest, highest);
-            grid = fit_grid(lowest, highest, 255);
-            if (!grid.ok) return false;
-        } else {
-            s = scale_row(x, width, lowest, highest);
-        }
-        coded = code_row<BITS>(x, width, s, grid, out);
+        float lowest, highest;
+        if (!scale_row(x, width, s, lowest, highest)) return false;
+        coded = code_row<BITS>(x, width, s, lowest, highest, out);
     }
     memcpy(out + packed_bytes(width, BITS), coded.wire, 4);
     return coded.ok;
@@ -289,37 +326,43 @@ TW_INLINE void decode_nearest_row(const uint8_t* data, int64_t width, float* x, 
 
 // The squared error left at 0, 1, 2, 4 and 8 bits: all in four passes over the row.
 TW_INLINE void nearest_errors_of(const float* x, int64_t width, double* out) {
+    Scaled s;
     float lowest, highest;
-    const bool finite = range_of(x, width, lowest, highest);
+    const bool finite = !width || scale_row(x, width, s, lowest, highest);
     if (!finite || !width) {
         for (int i = 0; i < 5; ++i) out[i] = finite ? 0.0 : __builtin_nan("");
         return;
     }
-    const Scaled s = scale_row(x, width, lowest, highest);
     Nearest grid{fit_grid(lowest, highest, 255), s.unit, {}};
     Sum sum, squared;
     TwoMeans means;
-    for_row(x, width, [&](Floats v, int part, Ints valid) {
-        const Floats scaled = v * s.unit, y = s.y(v, valid);
-        squared.add(scaled * scaled, part);
-        sum.add(y * y, part);
-        means.add(y, part);
-        grid.add(v, part, valid);
-    });
+    Line<4> four = first_line<4>(s, width, 0.0);
+    for_row<0>(
+        x, width, nullptr,
+        [&](Floats v, int part, Ints valid) {
+            const Floats scaled = v * s.unit, y = s.y(v, valid);
+            squared.add(scaled * scaled, part);
+            sum.add(y * y, part);
+            means.add(y, part);
+            grid.add(v, part, valid);
+            four.add(y, part, valid);
+        },
+        [&] { four.rest(); });
     const double moment = (double)sum.total(), squares = (double)squared.total();
-    Line<2> two = first_line<2>(s, width, moment);
-    Line<4> four = first_line<4>(s, width, moment);
-    for (int pass = 0; pass < 2; ++pass) {
-        if (pass) two = two.next(width), four = four.next(width);
-        for_row<0>(
-            x, width, nullptr,
-            [&](Floats v, int part, Ints valid) {
-                const Floats y = s.y(v, valid);
-                two.add(y, part, valid);
-                four.add(y, part, valid);
-            },
-            [&] { two.rest(), four.rest(); });
-    }
+    Line<2> first = first_line<2>(s, width, moment);
+    four = four.next(width);
+    for_row<0>(
+        x, width, nullptr,
+        [&](Floats v, int part, Ints valid) {
+            const Floats y = s.y(v, valid);
+            first.add(y, part, valid);
+            four.add(y, part, valid);
+        },
+        [&] { first.rest(), four.rest(); });
+    Line<2> two = first.next(width);
+    for_row<0>(
+        x, width, nullptr, [&](Floats v, int part, Ints valid) { two.add(s.y(v, valid), part, valid); },
+        [&] { two.rest(); });
     const double back = (double)s.back;
     auto original = [&](const Coded& coded) { return coded.ok ? coded.error * back * back : __builtin_inf(); };
     out[0] = squares * back * back;

@@ -8,12 +8,17 @@ namespace thinwire::THINWIRE_ISA {
 constexpr int SUM_LANES = 16;
 constexpr int SUM_PARTS = SUM_LANES / LANES;
 
+// By halves: registers of 16, 8, 4, 2 lanes.
 TW_INLINE float sum_of(const Floats* parts) {
-    float lanes[SUM_LANES];
-    memcpy(lanes, parts, sizeof lanes);
-    for (int half = SUM_LANES / 2; half >= 1; half /= 2)
-        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-    return lanes[0];
+    typedef float Eight TW_VECTOR(32);
+    typedef float Four TW_VECTOR(16);
+    const char* from = (const char*)parts;
+    const Eight eight = load<Eight>(from) + load<Eight>(from + 32);
+    Four low, high;
+    memcpy(&low, &eight, 16);
+    memcpy(&high, (const char*)&eight + 16, 16);
+    low += high;
+    return (low[0] + low[2]) + (low[1] + low[3]);
 }
 
 TW_INLINE float row_variance(const float* x, int64_t width, float lowest, float highest, int levels) {

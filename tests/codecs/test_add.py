@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.codecs.every import every_codec, normal
-from thinwire.codecs import Codec, ErrorFeedback, Identity, Mixed, RandomK, Sign, TopK, Uniform
+from thinwire.codecs import Budget, Codec, ErrorFeedback, Identity, Mixed, RandomK, Sign, TopK, Uniform
 from thinwire.codecs.base import Shape
 from thinwire.codecs.kernels import twins_only
 
@@ -51,12 +51,13 @@ def test_adding_is_decoding_and_then_adding(position: int, shape: tuple[int, ...
     assert codec.add(data, out, seed=5) is out
     expected = start(*shape) + decoded
     assert torch.equal(out, expected)
-    if isinstance(codec, Mixed):
-        kept = (codec.bits == 0).repeat_interleave(decoded.numel() // max(1, len(codec.bits))).view(shape)
+    if isinstance(codec, Mixed | Budget):
+        bits_N = codec.bits if isinstance(codec, Mixed) else codec.sent(data, shape)
+        kept = (bits_N == 0).repeat_interleave(decoded.numel() // max(1, len(bits_N))).view(shape)
     else:
         kept = decoded == 0 if is_sparse(codec) else torch.zeros(shape, dtype=torch.bool)
-    bits = torch.where(kept, start(*shape), expected).view(torch.int32)
-    assert torch.equal(out.view(torch.int32), bits)
+    with_kept = torch.where(kept, start(*shape), expected).view(torch.int32)
+    assert torch.equal(out.view(torch.int32), with_kept)
 
 
 @pytest.mark.parametrize("position", range(len(NAMES)), ids=NAMES)

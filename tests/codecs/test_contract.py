@@ -6,7 +6,20 @@ import pytest
 import torch
 
 from tests.codecs.every import SIZES, every_codec, mixed_for, normal
-from thinwire.codecs import QSGD, BFloat16, Codec, Float16, Identity, Mixed, RandomK, TopK, Uniform, seed_from
+from thinwire.codecs import (
+    QSGD,
+    BFloat16,
+    Budget,
+    Codec,
+    Float16,
+    Identity,
+    Mixed,
+    Nearest,
+    RandomK,
+    TopK,
+    Uniform,
+    seed_from,
+)
 
 NAMES = [str(codec) for codec in every_codec(3)]
 
@@ -103,7 +116,10 @@ def test_a_row_that_is_not_sent_may_hold_anything() -> None:
 
 @pytest.mark.parametrize(
     ("codec", "limit"),
-    [(Float16(), 7e4), (BFloat16(), 3.4e38), (Uniform(1), 3e38), (Uniform(8), 3e38), (QSGD(8), 3e38)],
+    [
+        *((Float16(), 7e4), (BFloat16(), 3.4e38), (Uniform(1), 3e38), (Uniform(8), 3e38), (QSGD(8), 3e38)),
+        *((Nearest(2), 3e38), (Nearest(4), 3e38), (Nearest(8), 3e38)),
+    ],
 )
 def test_what_a_codec_cannot_hold_is_refused(codec: Codec, limit: float) -> None:
     x = normal(5, 8)
@@ -111,6 +127,13 @@ def test_what_a_codec_cannot_hold_is_refused(codec: Codec, limit: float) -> None
     with pytest.raises(ValueError, match=r"row 3 of shape \(5, 8\), with values up to .*; (use|scale)"):
         codec.encode(x)
     assert torch.equal(Identity().decode(Identity().encode(x), x.shape), x)
+
+
+def test_one_bit_holds_any_finite_row() -> None:
+    x = torch.tensor([[3.4e38, -3.4e38, 1.0], [1e-45, 0.0, -1e-45]])
+    decoded = Nearest(1).decode(Nearest(1).encode(x), x.shape)
+    assert decoded[0].tolist() == pytest.approx([1.7e38, -3.4e38, 1.7e38], rel=2**-8)
+    assert bool((decoded[1].abs() <= 2.0**-134).all())
 
 
 def test_qsgd_and_randomk_name_the_row_at_fault() -> None:
@@ -175,6 +198,11 @@ def test_wrong_settings_are_refused() -> None:
             Uniform(bits)
         with pytest.raises(ValueError, match=r"bits is 2, 4 or 8" if bits in (0, 3, 16, -1) else ""):
             QSGD(bits)
+        with pytest.raises(ValueError, match=rf"Nearest\(bits={bits}\).*1, 2, 4 or 8"):
+            Nearest(bits)
+    for mean in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=rf"Budget\(bits={mean}\).*above 0"):
+            Budget(mean)
     with pytest.raises(ValueError, match="at least one value"):
         QSGD(8, bucket=0)
     for ratio in (0.0, -0.1, 1.01, float("nan")):

@@ -10,7 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.codecs.every import every_codec, normal
-from thinwire.codecs import QSGD, Codec, ErrorFeedback, Fitted, Mixed, RandomK, Sign, Ternary, TopK, Uniform, variances
+from thinwire.codecs import (
+    QSGD,
+    Budget,
+    Codec,
+    ErrorFeedback,
+    Fitted,
+    Mixed,
+    Nearest,
+    RandomK,
+    Sign,
+    Ternary,
+    TopK,
+    Uniform,
+    twins,
+    variances,
+)
 from thinwire.codecs.kernels import Native, native, twins_only
 
 WIDTHS = (0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 255, 256, 257)
@@ -95,6 +110,20 @@ def test_variances_on_every_kind_of_input(isa: str, kind: str) -> None:
         assert torch.equal(found.isnan(), twin.isnan())
 
 
+@pytest.mark.parametrize("kind", INPUTS)
+def test_errors_left_on_every_kind_of_input(isa: str, kind: str) -> None:
+    for width in WIDTHS:
+        x, copy = INPUTS[kind](9, width), INPUTS[kind](9, width).flip(0) / 2
+        if width > 3:
+            x[4, 3] = torch.nan
+        found, twin = torch.empty(2, 9, 5, dtype=torch.float64), torch.empty(2, 9, 5, dtype=torch.float64)
+        for kernels, out in ((module(), found), (twins, twin)):
+            kernels.nearest_errors(x, out[0])
+            kernels.nearest_difference_errors(x, copy, out[1])
+        assert torch.equal(found.nan_to_num(-1.0), twin.nan_to_num(-1.0)), width
+        assert torch.equal(found.isnan(), twin.isnan())
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=80),
@@ -117,7 +146,10 @@ def test_float16_agrees_on_every_bit_pattern(isa: str) -> None:
             assert_equal_to_twin(every_codec(1)[position], x[None])
 
 
-LARGE = [Uniform(1), Uniform(4), Uniform(8), Sign(), Ternary(), QSGD(8), TopK(0.01), RandomK(0.01), Fitted(Uniform(1))]
+LARGE = [
+    *(Uniform(1), Uniform(4), Uniform(8), Sign(), Ternary(), QSGD(8), TopK(0.01), RandomK(0.01), Fitted(Uniform(1))),
+    *(Nearest(1), Nearest(2), Nearest(8), Budget(1)),
+]
 
 
 @pytest.mark.parametrize("codec", LARGE, ids=str)
@@ -150,7 +182,14 @@ def test_topk_where_a_sample_says_what_to_sort(isa: str, kind: str, count: int) 
 def test_outputs_past_the_cache(isa: str) -> None:
     """From 32 MiB on decoded values are written around the cache: another loop, the same values."""
     x = normal(2**15, 257)
-    for codec in (Uniform(1), Uniform(8), Mixed(torch.tensor([1, 2, 4, 8]).repeat(2**13)), Ternary(), QSGD(4)):
+    for codec in (
+        Uniform(1),
+        Uniform(8),
+        Nearest(1),
+        Mixed(torch.tensor([1, 2, 4, 8]).repeat(2**13)),
+        Ternary(),
+        QSGD(4),
+    ):
         data = codec.encode(x)
         aligned = codec.decode(data, x.shape)
         with twins_only():
@@ -187,7 +226,7 @@ def test_a_tensor_changed_meanwhile_is_an_error_and_never_a_crash() -> None:
 @pytest.mark.usefixtures("restore_threads")
 def test_flushing_subnormals_elsewhere_changes_no_byte() -> None:
     x = normal(4000, 64) * 1e-41
-    for codec in (Uniform(1), Uniform(8), Sign(), Ternary(), QSGD(8), TopK(0.01)):
+    for codec in (Uniform(1), Uniform(8), Sign(), Ternary(), QSGD(8), TopK(0.01), Nearest(1), Nearest(4), Budget(1)):
         expected = codec.encode(x)
         assert torch.set_flush_denormal(True)
         try:

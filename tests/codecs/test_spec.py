@@ -13,6 +13,8 @@ from thinwire.codecs import parse_codec
         ("float32", "Identity()"),
         ("sign", "Sign()"),
         ("uniform:4", "Uniform(4)"),
+        ("nearest:1", "Nearest(1)"),
+        ("budget:0.25", "Budget(0.25)"),
         ("qsgd:4", "QSGD(4, bucket=512)"),
         ("qsgd:4:128", "QSGD(4, bucket=128)"),
         ("randomk:0.1", "RandomK(0.1)"),
@@ -34,6 +36,9 @@ def test_names(spec: str, shown: str) -> None:
         ("qsgd:3", "bits is 2, 4 or 8"),
         ("qsgd:4:0", "at least one value"),
         ("uniform:4:128", "codec 'uniform:4:128'"),
+        ("nearest:3", "give 1, 2, 4 or 8"),
+        ("budget:0", "above 0"),
+        ("budget:lots", "could not convert"),
         ("gzip", "qsgd:BITS[:BUCKET]"),
     ],
 )

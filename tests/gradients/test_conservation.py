@@ -17,6 +17,8 @@ OTHERS = [
     ("sign", "all_gather"),
     ("qsgd:4:128", "two_step"),
     ("uniform:4", "all_gather"),
+    ("nearest:1", "all_gather"),
+    ("budget:0.5", "two_step"),
     ("ternary", "two_step"),
     ("randomk:0.25", "all_reduce"),
     ("dgc:0.05", "all_gather"),

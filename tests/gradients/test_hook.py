@@ -19,6 +19,8 @@ CASES = [
     ("qsgd:4:128", "two_step"),
     ("uniform:4", "all_gather"),
     ("uniform:8", "two_step"),
+    ("nearest:1", "two_step"),
+    ("budget:0.5", "all_gather"),
     ("topk:0.05", "all_gather"),
     ("topk:0.05", "two_step"),
     ("randomk:0.25", "all_reduce"),

@@ -77,19 +77,22 @@ class Codec(ABC):
         float32 of x's shape. After an error its values mean nothing.
         """
         _check_seed(seed)
-        _check_buffer(f"{self}.encode_difference: copy", copy, tuple(x.shape), torch.float32, x.device)
         return self._encoded(x, copy, out, lambda x, copy, out: self._encode_difference(x, copy, seed, out))
 
     def _encoded(
         self, x: Tensor, copy: Tensor | None, out: Tensor | None, work: Callable[[Tensor, Any, Tensor], bool]
     ) -> Tensor:
-        """Check x and `out`, and do the work on them."""
+        """Check what is given, and do the work on it."""
         x = self._as_float32(x).contiguous()
         size = self.nbytes(x.shape)
         if out is None:
             out = kernels.empty(size, torch.uint8, x.device)
         else:
             _check_buffer(f"{self}.encode: out", out, (size,), torch.uint8, x.device, apart_from=x)
+        if copy is not None:
+            what = f"{self}.encode_difference: copy"
+            _check_buffer(what, copy, tuple(x.shape), torch.float32, x.device, apart_from=x)
+            _check_buffer(what, copy, tuple(x.shape), torch.float32, x.device, apart_from=out)
         if not work(x, copy, out):
             raise ValueError(self._complaint(x if copy is None else x - copy))
         return out

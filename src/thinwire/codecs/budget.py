@@ -14,13 +14,13 @@ from thinwire.codecs.twins.rows import row_bytes
 class Budget(Codec):
     """Each row at 0, 1, 2, 4 or 8 bits, as `Nearest`, chosen by the sender: `bits` a value in the mean, all counted.
 
-    Made for differences: a row of 0 bits is not sent, and the receiver keeps its copy. `encode_rows` takes how much each
-    row's error weighs and which rows must be sent; the choice has the least weighted squared error that the bytes allow,
-    or is at most one row's step from it. `sent` tells both ends what was chosen.
+    Made for differences: a row of 0 bits is not sent, and the receiver keeps its copy. `encode_rows` takes how much
+    each row's error weighs and which rows must be sent; the choice has the least weighted squared error that the bytes
+    allow, or is at most one row's step from it. `sent` tells both ends what was chosen.
 
-    Wire: floor(bits N D / 8) bytes, at least what one row takes at 1 bit and at most what all rows take at 8: which rows
-    are sent (a bit each, or Elias and Fano's code of their numbers, whichever is smaller), two bits for the width of
-    each, the rows' bytes, zeros. Decodes to zeros where a row was not sent; `add` leaves such rows alone.
+    Wire: floor(bits N D / 8) bytes, at least what one row takes at 1 bit and at most what all rows take at 8: which
+    rows are sent (a bit each, or Elias and Fano's code of their numbers, whichever is smaller), two bits for the width
+    of each, the rows' bytes, zeros. Decodes to zeros where a row was not sent; `add` leaves such rows alone.
     """
 
     uses_seed = False
@@ -147,7 +147,9 @@ class Budget(Codec):
         wrong = torch.nonzero(~(torch.isfinite(weights) & (weights >= 0))).flatten()
         if len(wrong):
             row = int(wrong[0])
-            raise ValueError(f"{self}.encode_rows: row {row} weighs {weights[row].item()}; give finite weights, 0 or more")
+            raise ValueError(
+                f"{self}.encode_rows: row {row} weighs {weights[row].item()}; give finite weights, 0 or more"
+            )
         return weights.contiguous()
 
     def _must(self, must: Tensor | None, num_rows: int, device: torch.device) -> Tensor:

@@ -57,6 +57,9 @@ class ErrorFeedback(Codec):
     def _encode(self, x: Tensor, seed: int, out: Tensor) -> bool:
         raise AssertionError("encode is overridden")
 
+    def _encode_difference(self, x: Tensor, copy: Tensor, seed: int, out: Tensor) -> bool:
+        raise ValueError(f"{self}.encode_difference: what was not sent is in the copies already; use {self.codec}")
+
     def _decode(self, data: Tensor, seed: int, out: Tensor) -> bool:
         return self.codec._decode(data, seed, out)
 

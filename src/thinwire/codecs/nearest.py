@@ -19,7 +19,7 @@ class Nearest(Codec):
     Gaussian row of 256; 8 bits: the grid of `Uniform`.
 
     Wire: as `Uniform`, per row ceil(D b / 8) bytes of codes, then two bfloat16, 4 bytes: the two values, or the line at
-    code 0 and its step. bfloat16 adds at most 2^-18 of the row's squares at 1 bit.
+    code 0 and its step. bfloat16 adds at most 2^-16 of the row's squares at 1 bit.
     """
 
     uses_seed = False

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from thinwire.codecs import Bucketed, Codec, Uniform
+from thinwire.codecs import Bucketed, Budget, Codec, Nearest, Uniform
 from thinwire.codecs.spec import parse_codec
 from thinwire.crossmesh.balance import Shipment, balance, bound_s
 from thinwire.crossmesh.broadcast import ALLGATHER, BROADCAST, STRATEGIES, Branch, Haul
@@ -137,9 +137,9 @@ class Plan:
 
 @lru_cache(maxsize=64)
 def codec_of(spec: str) -> Codec:
-    """The codec of a spec. `Uniform` gets buckets, so that each stretch of a long row has its own range."""
+    """The codec of a spec. Codecs of rows get buckets, so that each stretch of a long row has its own range."""
     codec = parse_codec(spec)
-    return Bucketed(codec, BUCKET) if isinstance(codec, Uniform) else codec
+    return Bucketed(codec, BUCKET) if isinstance(codec, Uniform | Nearest | Budget) else codec
 
 
 def plan(

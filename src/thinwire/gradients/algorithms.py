@@ -4,6 +4,7 @@ none                  float32, summed on the way
 float16 bfloat16      two bytes a value, summed on the way
 sign ternary          one or two bits a value (EF-SignSGD, TernGrad)
 qsgd:4:128 uniform:4  a few bits a value, each bucket with its own scale (QSGD)
+nearest:1 budget:0.5  the same with nothing at random; a budget sends the buckets that matter most
 topk:0.01             the largest hundredth of each tensor's values
 randomk:0.01          a hundredth, picked by the seed; summed on the way, since all ranks pick the same places
 dgc:0.01              topk with momentum correction (Deep Gradient Compression); the optimizer then has no momentum
@@ -13,7 +14,7 @@ dgc:0.01:masked       the same, and momentum becomes zero where values were sent
 from dataclasses import dataclass
 from functools import cache
 
-from thinwire.codecs import QSGD, Bucketed, Codec, Fitted, Ternary, TopK, Uniform, parse_codec
+from thinwire.codecs import QSGD, Bucketed, Budget, Codec, Fitted, Nearest, Ternary, TopK, Uniform, parse_codec
 
 NONE = "none"
 DENSE = ("float16", "bfloat16")
@@ -72,9 +73,10 @@ def algorithm(spec: str, *, feedback: bool = True) -> Algorithm:
         codec = parse_codec(spec)
     except ValueError as error:
         raise ValueError(f"{error}; or none, or dgc:RATIO") from None
-    if isinstance(codec, Uniform):
+    if feedback and isinstance(codec, Uniform | QSGD | Ternary):
+        # An unbiased codec may lose more than the norm of its input, and memory would grow.
+        codec = Fitted(Bucketed(codec, ROW) if isinstance(codec, Uniform) else codec)
+    elif isinstance(codec, Uniform | Nearest | Budget):
         codec = Bucketed(codec, ROW)
-    if feedback and isinstance(codec, Bucketed | QSGD | Ternary):
-        codec = Fitted(codec)  # an unbiased codec may lose more than the norm of its input, and memory would grow
     primitives = (ALL_REDUCE,) if name == "randomk" else (ALL_GATHER, TWO_STEP)
     return Algorithm(spec, codec, memory, primitives)

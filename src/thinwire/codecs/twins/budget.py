@@ -1,4 +1,4 @@
-"""Which rows to send, at how many bits, under a budget of bytes; and how to tell the receiver. Twin of native/budget.cpp.
+"""Which rows to send, at how many bits, under a budget of bytes; how to tell the receiver. Twin of native/budget.cpp.
 
 Each row has the choices 0, 1, 2, 4 and 8 bits and the squared error that each leaves. Along the lower hull of a row's
 (bytes, error), each further byte gains less than the one before it. All rows' steps along their hulls, by falling
@@ -41,7 +41,7 @@ def sent_bytes(num_rows: int, num_sent: int) -> int:
 
 
 def choose_rows(errors_N5: Tensor, weights_N: Tensor, must_N: Tensor, width: int, size: int, bits_N: Tensor) -> None:
-    """Fill bits_N so that everything fits into `size` bytes. Rows that must be sent come first, the largest `must` first."""
+    """Fill bits_N so that all fits into `size` bytes. Rows that must be sent come first, the largest `must` first."""
     num_rows = len(errors_N5)
     costs = [row_bytes(width, bits) for bits in CHOICES]
     choices = torch.zeros_like(must_N, dtype=torch.int64)
@@ -121,7 +121,9 @@ def read_sent(data: Tensor, bits_N: Tensor) -> int:
         if not 1 <= num_sent <= num_rows:
             return -1
         widths_begin = 1 + COUNT_BYTES + sum(position_bytes(num_rows, num_sent))
-        found = read_positions(data[1 + COUNT_BYTES : widths_begin], num_sent, num_rows) if widths_begin <= length else None
+        found = (
+            read_positions(data[1 + COUNT_BYTES : widths_begin], num_sent, num_rows) if widths_begin <= length else None
+        )
         if found is None:
             return -1
         sent = found
@@ -134,7 +136,9 @@ def read_sent(data: Tensor, bits_N: Tensor) -> int:
     return end
 
 
-def _steps(errors_N5: Tensor, weights_N: Tensor, start_N: Tensor, costs: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _steps(
+    errors_N5: Tensor, weights_N: Tensor, start_N: Tensor, costs: list[int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(row, choice before, choice after, key) of each row's steps along its hull, a row's own in order."""
     compared = torch.tensor([0] + [cost + SENT_COST for cost in costs[1:]], device=errors_N5.device)
     rows = torch.arange(len(errors_N5), device=errors_N5.device)

@@ -1,4 +1,4 @@
-"""Rows in 1, 2, 4 or 8 bits a value with nothing at random, for differences whose error feeds back. Twin of native/nearest.h.
+"""Rows in 1, 2, 4 or 8 bits a value, nothing at random: for differences that feed back. Twin of native/nearest.h.
 
 A row is scaled by a power of two, so that its largest magnitude is near 1, and y is what is left without its mean:
 
@@ -23,6 +23,7 @@ from thinwire.codecs.twins.variance import lane_sums
 WIDTHS = (1, 2, 4, 8)
 # Of a Gaussian's four even levels, the outer ones lie at 1.5 deviations; at 1.7 rows that are half zeros lose less.
 REACH = 1.7
+HUGE_EXPONENT = 187
 LARGEST_BFLOAT16 = 0x7F7F
 
 
@@ -37,15 +38,20 @@ class Scaled:
         exponent = (magnitude.view(torch.int32) >> 23).clamp(1, 253)
         self.unit = ((254 - exponent) << 23).view(torch.float32)
         self.back = (exponent << 23).view(torch.float32)
-        scaled = x_ND * self.unit
         self.low, self.high = self.lowest * self.unit, self.highest * self.unit
-        self.mean = self.between(lane_sums(scaled) / self.width)
-        self.y = scaled - self.mean
-        self.squares = lane_sums(scaled * scaled).double()
+        # Summed as it is, but for a row whose sum might overflow.
+        before = torch.where(exponent > HUGE_EXPONENT, 2.0**-64, 1.0)
+        self.mean = self.between(lane_sums(x_ND * before) * (self.unit / before) / self.width)
+        self.y = x_ND * self.unit - self.mean
 
     def between(self, values: Tensor) -> Tensor:
         """Never outside the row; 0.0 for -0.0, since which of them is the minimum must not show."""
         return torch.minimum(torch.maximum(values, self.low), self.high) + 0.0
+
+    def squares(self) -> Tensor:
+        """The sum of the scaled squares, double [N, 1]."""
+        scaled = self.x * self.unit
+        return lane_sums(scaled * scaled).double()
 
     def moment(self) -> Tensor:
         """The sum of y^2, double [N, 1]."""
@@ -73,11 +79,11 @@ def encode_nearest(x_ND: Tensor, bits: int, out: Tensor) -> bool:
 
 
 def decode_nearest(data: Tensor, bits: int, out_ND: Tensor) -> None:
-    out_ND.copy_(_decode(data.view(len(out_ND), -1), bits, out_ND.shape))
+    out_ND.copy_(_decode(data.view(len(out_ND), row_bytes(out_ND.shape[1], bits)), bits, out_ND.shape))
 
 
 def add_nearest(data: Tensor, bits: int, out_ND: Tensor) -> None:
-    out_ND.add_(_decode(data.view(len(out_ND), -1), bits, out_ND.shape))
+    out_ND.add_(_decode(data.view(len(out_ND), row_bytes(out_ND.shape[1], bits)), bits, out_ND.shape))
 
 
 def encode_nearest_difference(x_ND: Tensor, copy_ND: Tensor, bits: int, out: Tensor) -> bool:
@@ -119,12 +125,12 @@ def encode_chosen_difference(x_ND: Tensor, copy_ND: Tensor, bits_N: Tensor, out:
 
 
 def nearest_errors(x_ND: Tensor, out_N5: Tensor) -> None:
-    """The squared error left of each row at 0, 1, 2, 4 and 8 bits: infinite where it can't be sent, NaN where not finite."""
+    """Each row's squared error at 0, 1, 2, 4 and 8 bits: infinite where it can't be sent, NaN where not finite."""
     out_N5.zero_()
     if x_ND.shape[1] == 0:
         return
     rows = Scaled(x_ND)
-    out_N5[:, :1] = rows.original(rows.squares)
+    out_N5[:, :1] = rows.original(rows.squares())
     for column, bits in enumerate(WIDTHS, start=1):
         _, _, error, ok = code(rows, bits)
         out_N5[:, column : column + 1] = torch.where(ok, rows.original(error), torch.inf)
@@ -155,8 +161,8 @@ def _line(rows: Scaled, bits: int) -> Coded:
     low, high = rows.low - rows.mean, rows.high - rows.mean
     moment = rows.moment()
     if bits == 2:
-        # The moment was a float32 sum: its root is taken in float32.
-        reach = REACH * torch.sqrt(moment.float() / rows.width)
+        # float32's own root, to the last bit: torch's may be one off, and a double's is then not far enough to show.
+        reach = REACH * torch.sqrt((moment.float() / rows.width).double()).float()
         low, high = torch.maximum(low, -reach), torch.minimum(high, reach)
     codes = _nearest(rows.y, low, (high - low) / levels, levels)
     slope, intercept, *_ = _fit(rows.y, codes)
@@ -180,17 +186,17 @@ def _grid(rows: Scaled) -> Coded:
     t = scale_to_grid(rows.x, low, step)
     codes = (t + 0.5).to(torch.int32).clamp_(max=255)
     left = (rows.x - (codes.to(torch.float32) * step + low)) * rows.unit
-    sent, error = _at_most_the_row(torch.cat((low, step), dim=1), lane_sums(left * left).double(), rows.squares)
+    sent, error = _at_most_the_row(torch.cat((low, step), dim=1), lane_sums(left * left).double(), rows.squares())
     return codes, sent, error, ok
 
 
 def _nearest(y: Tensor, low: Tensor, step: Tensor, levels: int) -> Tensor:
     inverse = torch.where(step > 0, 1.0 / step, 0.0)
-    return ((y - low) * inverse + 0.5).clamp_(min=0, max=levels).to(torch.int32)
+    return (y * inverse - (low * inverse - 0.5)).clamp_(min=0, max=levels).to(torch.int32)
 
 
 def _fit(y: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Least squares, all double [N, 1]: slope and intercept of y over the codes; sums of codes, their squares and y code.
+    """Least squares, double [N, 1]: slope and intercept of y over codes; sums of codes, of their squares, of y code.
 
     y sums to zero but for rounding. A row with one code only gets the slope 0.
     """
