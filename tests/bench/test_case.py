@@ -163,7 +163,7 @@ def test_whole_runs_are_compared_with_exact_of_the_same_model() -> None:
 
 def test_without_test_or_validation_nodes_there_is_no_score() -> None:
     case = Case("c", "training", ("exact", "sylvie"), hosts=2)
-    line = {"seconds": 9.0, "exposed_s": 1.0, "bytes": 10, "repeat": 0, "loss": 1.0}
+    line: dict[str, object] = {"seconds": 9.0, "exposed_s": 1.0, "bytes": 10, "repeat": 0, "loss": 1.0}
     line |= {"curve": [[1.0, None]], "val_score": None}
     steps = [{**line, "method": name, "test_score": None, "best_test_score": None} for name in case.methods]
     rows = harness.summarise(case, steps)

@@ -15,16 +15,16 @@ CODECS = [codec for codec in every_codec(9) if not isinstance(codec, ErrorFeedba
 @pytest.mark.parametrize("codec", CODECS, ids=str)
 def test_nothing_is_lost(codec: Codec) -> None:
     memory = ErrorFeedback(codec)
-    sent, given = torch.zeros(9, 33, dtype=torch.float64), torch.zeros(9, 33, dtype=torch.float64)
+    sent, wanted = torch.zeros(9, 33, dtype=torch.float64), torch.zeros(9, 33, dtype=torch.float64)
     for step in range(20):
         x = normal(9, 33, seed=step)
         data = memory.encode(x, name="w", seed=step)
         assert len(data) == memory.nbytes(x.shape) == codec.nbytes(x.shape)
         sent += memory.decode(data, x.shape, seed=step)
-        given += x
+        wanted += x
     remembered = memory.state_dict()["w"]
-    scale = float(given.abs().max() + remembered.abs().max())
-    torch.testing.assert_close(sent + remembered, given, rtol=0, atol=scale * 20 * 2.0**-23)
+    scale = float(wanted.abs().max() + remembered.abs().max())
+    torch.testing.assert_close(sent + remembered, wanted, rtol=0, atol=scale * 20 * 2.0**-23)
 
 
 @pytest.mark.parametrize(

@@ -62,11 +62,11 @@ def test_far_apart_magnitudes() -> None:
 
 def memory_norms(codec: Codec, count: int, num_steps: int) -> list[float]:
     """Norms of the memory after each step, in norms of a gradient."""
-    memory, found = ErrorFeedback(codec), []
+    memory, norms = ErrorFeedback(codec), []
     for step in range(num_steps):
         memory.encode(normal(count, seed=step), seed=step)
-        found.append(float(memory.state_dict()[""].norm()) / count**0.5)
-    return found
+        norms.append(float(memory.state_dict()[""].norm()) / count**0.5)
+    return norms
 
 
 @pytest.mark.parametrize("codec", [Ternary(), Uniform(1), QSGD(4)], ids=str)

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -67,26 +68,32 @@ def restore_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def outcome(codec: Codec, x: torch.Tensor, seed: int) -> tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(error, bytes, decoded bits, bits after adding)"""
+class Outcome(NamedTuple):
+    error: str
+    data: torch.Tensor
+    decoded: torch.Tensor  # its bits
+    added: torch.Tensor  # likewise
+
+
+def outcome(codec: Codec, x: torch.Tensor, seed: int) -> Outcome:
     nothing = torch.empty(0)
     try:
         data = codec.encode(x, seed=seed)
     except ValueError as error:
-        return str(error), nothing, nothing, nothing
+        return Outcome(str(error), nothing, nothing, nothing)
     added = codec.add(data, INPUTS["signed zeros"](x.numel(), 1).view(x.shape) + normal(*x.shape).round(), seed=seed)
-    return "", data, codec.decode(data, x.shape, seed=seed).view(torch.int32), added.view(torch.int32)
+    return Outcome("", data, codec.decode(data, x.shape, seed=seed).view(torch.int32), added.view(torch.int32))
 
 
 def assert_equal_to_twin(codec: Codec, x: torch.Tensor, seed: int = 5) -> None:
-    error, data, decoded, added = outcome(codec, x, seed)
+    here = outcome(codec, x, seed)
     twin_codec = ErrorFeedback(codec.codec) if isinstance(codec, ErrorFeedback) else codec
     with twins_only():
-        twin_error, twin_data, twin_decoded, twin_added = outcome(twin_codec, x, seed)
-    assert error == twin_error
-    assert torch.equal(data, twin_data), f"{codec} encodes {tuple(x.shape)} differently"
-    assert torch.equal(decoded, twin_decoded), f"{codec} decodes {tuple(x.shape)} differently"
-    assert torch.equal(added, twin_added), f"{codec} adds {tuple(x.shape)} differently"
+        twin = outcome(twin_codec, x, seed)
+    assert here.error == twin.error
+    assert torch.equal(here.data, twin.data), f"{codec} encodes {tuple(x.shape)} differently"
+    assert torch.equal(here.decoded, twin.decoded), f"{codec} decodes {tuple(x.shape)} differently"
+    assert torch.equal(here.added, twin.added), f"{codec} adds {tuple(x.shape)} differently"
 
 
 @pytest.mark.parametrize("kind", INPUTS)
@@ -103,11 +110,11 @@ def test_variances_on_every_kind_of_input(isa: str, kind: str) -> None:
         x = INPUTS[kind](9, width)
         if width > 3:
             x[4, 3] = torch.nan
-        found = variances(x, (1, 2, 4, 8, 16, 32))
+        computed = variances(x, (1, 2, 4, 8, 16, 32))
         with twins_only():
             twin = variances(x, (1, 2, 4, 8, 16, 32))
-        assert torch.equal(found.nan_to_num(-1.0), twin.nan_to_num(-1.0)), width
-        assert torch.equal(found.isnan(), twin.isnan())
+        assert torch.equal(computed.nan_to_num(-1.0), twin.nan_to_num(-1.0)), width
+        assert torch.equal(computed.isnan(), twin.isnan())
 
 
 @pytest.mark.parametrize("kind", INPUTS)

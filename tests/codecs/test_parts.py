@@ -152,9 +152,9 @@ def test_what_can_not_be_a_part_is_refused() -> None:
 def test_memory_around_parts() -> None:
     codec = Parts([(TopK(0.1), 100), (Sign(), 57), (Fitted(Ternary()), 43)])
     memory = ErrorFeedback(codec)
-    sent, given = torch.zeros(200), torch.zeros(200)
+    sent, wanted = torch.zeros(200), torch.zeros(200)
     for step in range(30):
         x = normal(200, seed=step)
         memory.add(memory.encode(x, name="bucket 0", seed=step), sent, seed=step)
-        given += x
-    torch.testing.assert_close(sent + memory.state_dict()["bucket 0"], given, rtol=0, atol=1e-4)
+        wanted += x
+    torch.testing.assert_close(sent + memory.state_dict()["bucket 0"], wanted, rtol=0, atol=1e-4)

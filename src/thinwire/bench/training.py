@@ -38,8 +38,8 @@ COLUMNS = (
     replace(columns.figure("to exact's", "to_score_s", ".4g"), is_shown=_is_timed),
 )
 CAPTION = (
-    "{} seeds; mean training loss and test score after the last epoch, and in the epoch of the best validation score, with "
-    "points beside `exact` of the same model; where time was taken, median seconds of training, and until that one's "
+    "{} seeds; mean training loss and test score after the last epoch, and the score in the epoch of the best validation "
+    "score, with points beside `exact` of the same model; where time was taken, median seconds of training, and until that one's "
     "final validation score was reached"
 )
 
@@ -71,7 +71,8 @@ def step(door: Door, method: str, prepared: Any, case: Case, seed: int) -> dict[
     clock = clock or list(itertools.accumulate(row["seconds"] for row in run.rows))
     curve = [(seconds, row["val_score"]) for seconds, row in zip(clock, run.rows, strict=True)]
     sums = {name: sum(row[name] for row in run.rows) for name in ("exposed_s", "bytes")}
-    return {"seconds": clock[-1], "curve": curve, **sums, **run.scores, "best_test_score": _at_best(run.rows), "loss": run.losses[-1]}
+    scores = {**run.scores, "best_test_score": _at_best(run.rows)}
+    return {"seconds": clock[-1], "curve": curve, **sums, **scores, "loss": run.losses[-1]}
 
 
 def _at_best(rows: Sequence[Mapping[str, Any]]) -> float | None:

@@ -26,10 +26,10 @@ class Mixed(Codec):
         chosen = chosen.to(torch.int64)
         wrong = torch.nonzero(~torch.isin(chosen, torch.tensor(WIDTHS))).flatten()
         if chosen.ndim != 1 or wrong.numel():
-            given = (
+            problem = (
                 f"row {wrong[0]} has {chosen[wrong[0]]}" if chosen.ndim == 1 else f"it has shape {tuple(chosen.shape)}"
             )
-            raise ValueError(f"Mixed(bits): {given}; give one of 0, 1, 2, 4, 8, 16 or 32 for each row")
+            raise ValueError(f"Mixed(bits): {problem}; give one of 0, 1, 2, 4, 8, 16 or 32 for each row")
         self.bits = chosen.to(torch.uint8)
         self._num_rows_at = {width: int((chosen == width).sum()) for width in WIDTHS}
         self.fills_out = self._num_rows_at[0] == 0
