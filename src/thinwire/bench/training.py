@@ -38,9 +38,9 @@ COLUMNS = (
     replace(columns.figure("to exact's", "to_score_s", ".4g"), is_shown=_is_timed),
 )
 CAPTION = (
-    "{} seeds; mean training loss and test score after the last epoch, and the score in the epoch of the best validation "
-    "score, with points beside `exact` of the same model; where time was taken, median seconds of training, and until that one's "
-    "final validation score was reached"
+    "{} seeds; mean training loss and test score after the last epoch, and the score in the epoch of the best "
+    "validation score, with points beside `exact` of the same model; where time was taken, median seconds of training, "
+    "and until that one's final validation score was reached"
 )
 
 
