@@ -6,7 +6,7 @@ rounds from them. Each then chooses bits for the rows it sends, and sends the ch
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from thinwire.codecs import Mixed, seed_from
 from thinwire.codecs.twins.rows import row_bytes
 from thinwire.fullgraph import bits_solver
+from thinwire.fullgraph.assigner import Assigner
 from thinwire.fullgraph.bits_solver import Outline, Pair, Scale
 from thinwire.fullgraph.curve import Array, Curve
 from thinwire.fullgraph.halo import Halo
@@ -52,18 +53,18 @@ class _Note:
     least: float
 
 
-class Assigner:
-    """Chooses bits at the end of each period. Collective: all ranks call each method at the same point."""
+class BitAssigner(Assigner):
+    """Chooses bits at the end of each period."""
 
     def __init__(self, door: Door, method: AdaQP, cost: CostModel | None, device: torch.device, seed: int) -> None:
-        self._door, self._method, self._seed = door, method, seed
+        super().__init__(door, method)
+        self._method, self._seed = method, seed
         if cost is None and door.world_size > 1:
             cost = quick_probe(door, device)  # before the first epoch, so that every checkpoint has it
         self.cost = cost  # None on a single rank
         self.pace = Pace()
-        self.records: list[dict[str, Any]] = []  # one for each assignment, for plan.N.json
 
-    def after_epoch(self, halos: Sequence[Halo], epoch: int, seconds: float) -> None:
+    def after_epoch(self, halos: Sequence[Halo], epoch: int, seconds: float, loss: float | None) -> None:
         """Record the epoch's times. At the end of a period, choose bits for the next one."""
         wires = [wire for halo in halos for wire in halo.wires()]
         self.pace.add(seconds, wires, looked=self._method.traces(epoch))
@@ -74,6 +75,15 @@ class Assigner:
     def choosing_s(self) -> float:
         """Seconds of tracing and choosing so far, divided by the epochs of a period."""
         return sum(record["assign_s"] + record["trace_s"] for record in self.records) / self._method.assign_every
+
+    def state(self) -> dict[str, Any]:
+        return {} if self.cost is None else {"cost": self.cost.to_json(), "pace": self.pace.to_json()}
+
+    def restore(self, facts: Mapping[str, Any], *, same: bool) -> None:
+        """The links as measured before, so that the same bits are chosen."""
+        if same and facts.get("cost") is not None:
+            self.pace.restore(facts["pace"])
+            self.cost = CostModel.from_json(facts["cost"])
 
     def _assign(self, halos: Sequence[Halo], epoch: int) -> None:
         """Choose bits for the epochs from this one on."""

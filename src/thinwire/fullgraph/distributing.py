@@ -154,9 +154,10 @@ class DistributedState:
         *,
         checked: bool = True,
     ) -> None:
-        self.clock = Clock(method, seed, shard, door.rank)
-        self.assigner = method.assigner(door, cost, shard.x.device, seed)
+        self.assigner = method.assigner(door, shard, cost, seed)
+        self.clock = Clock(method, seed, shard, door.rank, self.assigner)
         self._began_s = 0.0
+        self._loss: Tensor | float | None = None  # this rank's share in this pass, if it was told
         self._is_open = False  # whether a training pass still waits for its gradients
         self._device = shard.x.device
         self._shard = shard
@@ -212,6 +213,10 @@ class DistributedState:
     def halos(self) -> list[Halo]:
         return [halo for layer in self.layers for halo in layer.halos]
 
+    def note_loss(self, loss: Tensor | float) -> None:
+        """Tell this rank's share of the loss, for a method that chooses by it: before each `loss.backward()`."""
+        self._loss = loss.detach() if isinstance(loss, Tensor) else loss
+
     def take_in(self, model: nn.Module) -> None:
         """Copy rank 0's weights to all ranks, and have gradients summed. Finds weights added or unfrozen since too."""
         for name, module in model.named_modules():
@@ -260,7 +265,7 @@ class DistributedState:
             self.gradients.step_begins()
             self.clock.begin_epoch()
             self.door.step = self.clock.epoch
-            self._is_open = True
+            self._is_open, self._loss = True, None
         self.clock.lowest = None
         self.within_pass = True
         self._began_s = time.perf_counter()
@@ -270,12 +275,14 @@ class DistributedState:
             self.within_pass = False
 
     def after_gradients(self) -> None:
-        """Send messages that were held back behind the weights' gradients, and let the method choose codecs."""
+        """Let the method choose codecs, and send messages that were held back behind the weights' gradients."""
+        if self.assigner is not None and self._is_open:
+            seconds = time.perf_counter() - self._began_s
+            loss = None if self._loss is None else float(self._loss)
+            self.assigner.after_epoch(self.halos, self.clock.epoch, seconds, loss)
+        self._is_open = False  # gradients in evaluation mode make no epoch
         for wire in self._wires():
             wire.release()
-        if self.assigner is not None and self._is_open:
-            self.assigner.after_epoch(self.halos, self.clock.epoch, time.perf_counter() - self._began_s)
-        self._is_open = False  # gradients in evaluation mode make no epoch
 
     def settle(self) -> None:
         """Receive all messages that are under way."""

@@ -14,7 +14,7 @@ from thinwire.fullgraph.methods import Method
 from thinwire.graphs import TRAIN, Manifest, Shard
 from thinwire.links import Door
 from thinwire.links.books import ChannelBook
-from thinwire.links.cost import CostModel, read_cost
+from thinwire.links.cost import read_cost
 from thinwire.training import run, score
 from thinwire.training.checkpoint import Checkpoint
 from thinwire.training.job import Job
@@ -73,6 +73,7 @@ class Run(run.Run):
         out = self.model(self.x, **self._edges)
         # Summed over ranks, this is the mean over the whole graph's training nodes.
         loss = score.loss_sum(out[self.used], self.y[self.used]) / self.shard.num_train
+        self.distributed.note_loss(loss)
         loss.backward()
         self.optimizer.step()
         return float(loss.detach())
@@ -95,6 +96,8 @@ class Run(run.Run):
             "stale": self.distributed.clock.stale,
             **self.about_gradients(),
         }
+        if self.distributed.assigner is not None:
+            facts |= self.distributed.assigner.event()
         if self._assigned is not None:
             facts["predicted_s"] = self._assigned["predicted_epoch_s"]
             facts["predicted_halo_bytes"] = self._assigned["predicted_bytes"]
@@ -107,9 +110,7 @@ class Run(run.Run):
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         assigner = self.distributed.assigner
-        facts: dict[str, Any] = {"cost": None}
-        if assigner is not None and assigner.cost is not None:
-            facts = {"cost": assigner.cost.to_json(), "pace": assigner.pace.to_json()}
+        facts = {"cost": None} | ({} if assigner is None else assigner.state())
         sums, remembered = self.gradients.state()
         tensors = {f"{SUMS}{name}": tensor for name, tensor in remembered.items()}
         return facts | {"assigned": self._assigned, "gradients": sums}, self.distributed.state() | tensors
@@ -121,11 +122,13 @@ class Run(run.Run):
         if same and "gradients" in state.facts:
             self.gradients.restore(state.facts["gradients"], remembered)
         assigner = self.distributed.assigner
-        if same and assigner is not None and state.facts["cost"] is not None:
-            assigner.pace.restore(state.facts["pace"])
+        if assigner is not None:
+            given = assigner.cost
+            assigner.restore(state.facts, same=same)
+            if self.job.profile:  # which may have changed
+                assigner.cost = given
+        if same:
             self._assigned = state.facts["assigned"]
-            if not self.job.profile:  # the links as measured before, so that the same bits are chosen
-                assigner.cost = CostModel.from_json(state.facts["cost"])
 
     def window(self) -> Window:
         return self.job.method.window()

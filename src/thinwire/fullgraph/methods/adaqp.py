@@ -15,10 +15,9 @@ from thinwire.fullgraph.methods.method import Method
 from thinwire.training.window import USUAL, WARM, Window, even
 
 if TYPE_CHECKING:
-    import torch
-
-    from thinwire.fullgraph.assign import Assigner
+    from thinwire.fullgraph.assigner import Assigner
     from thinwire.fullgraph.trace import Trace
+    from thinwire.graphs import Shard
     from thinwire.links import Door
     from thinwire.links.cost import CostModel
 
@@ -90,10 +89,10 @@ class AdaQP(Method):
 
         return Trace(self) if self.adapts else None
 
-    def assigner(self, door: Door, cost: CostModel | None, device: torch.device, seed: int) -> Assigner | None:
-        from thinwire.fullgraph.assign import Assigner
+    def assigner(self, door: Door, shard: Shard, cost: CostModel | None, seed: int) -> Assigner | None:
+        from thinwire.fullgraph.assign import BitAssigner
 
-        return Assigner(door, self, cost, device, seed) if self.adapts else None
+        return BitAssigner(door, self, cost, shard.x.device, seed) if self.adapts else None
 
     def window(self) -> Window:
         """Measured from the choice of bits on. The first epoch after it sends all rows."""

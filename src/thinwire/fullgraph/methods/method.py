@@ -10,10 +10,9 @@ from thinwire.training.method import Method as AnyMethod
 from thinwire.training.window import USUAL, Window
 
 if TYPE_CHECKING:
-    import torch
-
-    from thinwire.fullgraph.assign import Assigner
+    from thinwire.fullgraph.assigner import Assigner
     from thinwire.fullgraph.trace import Trace
+    from thinwire.graphs import Shard
     from thinwire.links import Door
     from thinwire.links.cost import CostModel
 
@@ -64,8 +63,8 @@ class Method(AnyMethod):
         """A trace for a wire, if codecs are chosen by its rows."""
         return None
 
-    def assigner(self, door: Door, cost: CostModel | None, device: torch.device, seed: int) -> Assigner | None:
-        """The object that chooses codecs during training, if the method does that."""
+    def assigner(self, door: Door, shard: Shard, cost: CostModel | None, seed: int) -> Assigner | None:
+        """The object that chooses codecs, or stale epochs, during training, if the method does that."""
         return None
 
     def window(self) -> Window:
