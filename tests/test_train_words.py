@@ -67,7 +67,10 @@ def test_the_help_lists_the_methods(capsys: pytest.CaptureFixture[str]) -> None:
         ("auto --sync-every 5", "auto compares methods as they usually are: leave --sync-every out"),
         ("sylvie --method adaqp", "sylvie and --method adaqp; give one method"),
         ("--method", "--method has no value; give one of exact"),
-        ("silvie", "there is no method 'silvie'; give one of exact, pipe, sylvie, adaqp, bns, salient, auto. Did you"),
+        (
+            "silvie",
+            "there is no method 'silvie'; give one of exact, pipe, sylvie, sylvie3d, adaqp, bns, salient, auto. ",
+        ),
         ("sylvie --epoch 3", "train has no option --epoch. Did you mean '--epochs'?"),
         ("--against silvie", "Did you mean 'sylvie'?"),
         ("salient --rows few", "--rows few; give one of auto, float32"),

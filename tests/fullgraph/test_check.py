@@ -156,7 +156,7 @@ def test_train_says_what_a_model_can_be(capsys: pytest.CaptureFixture[str]) -> N
     for words, said in {
         "--model sag": "or package.module:function. Did you mean 'sage'?",
         "--model a:b --hidden 3": "--hidden is of thinwire's own models",
-        "--model a:b --method salient": "your own goes with exact, pipe, sylvie, adaqp, bns",
+        "--model a:b --method salient": "your own goes with exact, pipe, sylvie, sylvie3d, adaqp, bns",
     }.items():
         with pytest.raises(SystemExit):
             main(["train", *words.split()])

@@ -11,6 +11,8 @@ from thinwire.training.method import Method, about, options_of, parse, split
 # Of every option a value that is not the usual one.
 OTHER: dict[str, Any] = {
     "bits": 4,
+    "base": 4,
+    "clock": "seconds",
     "staleness": 0,
     "sync_every": 7,
     "bits_choice": (2, 4, 8),

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from thinwire.fullgraph.methods import METHODS, AdaQP, BoundarySampling, Exact, Method, Pipe, Sylvie
+from thinwire.fullgraph.methods import METHODS, AdaQP, BoundarySampling, Exact, Method, Pipe, Sylvie, Sylvie3D
 from thinwire.later import offered
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = [
     "Pipe",
     "QHAdam",
     "Sylvie",
+    "Sylvie3D",
     "Unsupported",
     "distribute",
 ]

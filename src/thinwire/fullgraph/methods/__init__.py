@@ -6,13 +6,15 @@ from thinwire.fullgraph.methods.exact import Exact
 from thinwire.fullgraph.methods.method import Method
 from thinwire.fullgraph.methods.pipe import Pipe
 from thinwire.fullgraph.methods.sylvie import Sylvie
+from thinwire.fullgraph.methods.sylvie3d import Sylvie3D
 
-__all__ = ["METHODS", "AdaQP", "BoundarySampling", "Exact", "Method", "Pipe", "Sylvie"]
+__all__ = ["METHODS", "AdaQP", "BoundarySampling", "Exact", "Method", "Pipe", "Sylvie", "Sylvie3D"]
 
 METHODS: dict[str, type[Method]] = {
     "exact": Exact,
     "pipe": Pipe,
     "sylvie": Sylvie,
+    "sylvie3d": Sylvie3D,
     "adaqp": AdaQP,
     "bns": BoundarySampling,
 }
