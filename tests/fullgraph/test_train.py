@@ -187,7 +187,7 @@ def test_mistakes_about_folders(tmp_path: Path, whole: dict[str, Any], capsys: p
         (["--dropout", "1"], "--dropout is 1.0; give 0 or more, below 1"),
         (["--bits", "2"], "--bits is an option of sylvie; exact has no options"),
         (["--method", "sylvie", "--balance", "0.2"], "--balance is an option of adaqp; sylvie has --bits"),
-        (["--sync-every", "3"], "--sync-every is an option of pipe, sylvie, adaqp"),
+        (["--sync-every", "3"], "--sync-every is an option of pipe, sylvie, sylvie3d, adaqp"),
         (["--against", "adaqp --sync-every 0"], "leave 0 out"),
         (["--rate", "10mbit"], "say how many with --hosts"),
         (["--resume-epoch", "3"], "goes with --resume"),
