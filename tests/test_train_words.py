@@ -63,7 +63,10 @@ def test_the_help_lists_the_methods(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "said"),
     [
         ("--bits 2", "--bits is an option of sylvie; exact has no options. Give `thinwire train sylvie --bits ...`"),
-        ("sylvie --cache 1", "--cache is an option of salient; sylvie has --bits, --staleness, --sync-every"),
+        (
+            "sylvie --cache 1",
+            "--cache is an option of salient; sylvie has --bits, --code, --budget, --staleness, --sync-every",
+        ),
         ("auto --sync-every 5", "auto compares methods as they usually are: leave --sync-every out"),
         ("sylvie --method adaqp", "sylvie and --method adaqp; give one method"),
         ("--method", "--method has no value; give one of exact"),

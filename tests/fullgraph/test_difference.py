@@ -9,7 +9,7 @@ import torch
 from tests.fullgraph import work
 from tests.fullgraph.work import Case
 from thinwire import launch
-from thinwire.codecs import Budget, Nearest, Uniform
+from thinwire.codecs import Budget, Centred, Nearest, Uniform
 from thinwire.fullgraph import Exact, Method, Sylvie
 from thinwire.fullgraph.copies import FIRST, MOST_AGE, Copies
 from thinwire.fullgraph.dropout import Drop, drop_of, mark
@@ -17,11 +17,11 @@ from thinwire.training.job import Job
 
 DATA = "synthetic:nodes=600,degree=10,classes=4,features=12,noise=2,label_noise=0"
 ONE_BIT = Sylvie(code="difference", staleness=0)
-HALF = Sylvie(code="difference", budget=0.5, staleness=0)
+HALF = Sylvie(budget=0.5, staleness=0)
 RANKS = 3
 
 
-@pytest.mark.parametrize("method", [ONE_BIT, HALF, Sylvie(code="difference", budget=0.5)], ids=lambda m: m.words())
+@pytest.mark.parametrize("method", [ONE_BIT, HALF, Sylvie(budget=0.5)], ids=lambda m: m.words())
 def test_both_ends_hold_the_same_rows(method: Sylvie) -> None:
     cases = [Case(DATA, kind, ("dropout",), epochs=8, method=method, lr=0.1) for kind in ("sage", "gat")]
     for ranks in zip(*launch.run(work.held_rows, cases, workers=RANKS), strict=True):
@@ -37,7 +37,7 @@ def test_both_ends_hold_the_same_rows(method: Sylvie) -> None:
 def test_bytes_are_known_beforehand(method: Sylvie) -> None:
     epochs, width = 5, 16
     case = Case(DATA, "sage", epochs=epochs, method=method, lr=0.1)
-    codec = Budget(0.5) if method.budget else Nearest(1)
+    codec = Centred(Budget(0.5) if method.budget else Nearest(1))
     for [result], [shard] in zip(
         launch.run(work.on_shards, [case], workers=RANKS),
         launch.run(work.shards_of, [case], workers=RANKS),
@@ -71,7 +71,7 @@ def test_rows_that_stand_still_cost_no_error() -> None:
 def test_resumed_the_losses_are_the_same_bits(tmp_path: Path) -> None:
     graph = "synthetic:nodes=800,classes=4"
     todo = []
-    for number, method in enumerate((ONE_BIT, Sylvie(code="difference", budget=0.5))):
+    for number, method in enumerate((ONE_BIT, Sylvie(budget=0.5))):
         out = str(tmp_path / str(number))
         job: Job[Method] = Job(
             method, graph, hidden=16, dropout=0.3, epochs=8, out=out, checkpoint_every=4, evaluate_every=8
@@ -101,7 +101,7 @@ def test_a_tensor_that_was_written_to_has_no_dropout() -> None:
 
 def test_no_row_is_older_than_the_bound() -> None:
     torch.manual_seed(0)
-    copies, codec = Copies(), Budget(0.2)
+    copies, codec = Copies(), Centred(Budget(0.2))
     scales = torch.logspace(-4, 0, 200)[:, None]  # the slowest rows would never be worth their bytes
     rows = torch.randn(200, 32)
     copies.first([rows], [0])
@@ -123,10 +123,7 @@ def test_the_first_message_is_eight_bits() -> None:
     assert not copies.has(rows[:, :5])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"budget": 0.5}, "add --code difference"), ({"budget": -1.0, "code": "difference"}, "up to 8")],
-)
-def test_options_that_do_not_fit_are_refused(options: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Sylvie(**options)  # type: ignore[arg-type]
+def test_a_budget_is_of_differences() -> None:
+    assert Sylvie(budget=0.5).sends_differences
+    with pytest.raises(ValueError, match="give mean bits a value up to 8"):
+        Sylvie(budget=-1.0)

@@ -92,7 +92,8 @@ def test_what_is_kept(whole: dict[str, Any]) -> None:
     out = whole["folder"] / "run"
     plan = json.loads((out / "plan.json").read_text())
     assert plan["method"] == "sylvie"
-    assert plan["plan"] == {"method": "sylvie", "bits": 1, "staleness": 1, "sync_every": 10}
+    options = {"bits": 1, "code": "plain", "budget": 0.0, "staleness": 1, "sync_every": 10}
+    assert plan["plan"] == {"method": "sylvie", **options}
     once, *later = plan["messages"]
     assert (once["sends"], once["once"]) == (64, True)
     assert [row["sends"] for row in later] == [32, 4]  # the last layer sends what comes out of its map

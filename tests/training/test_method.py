@@ -25,6 +25,8 @@ OTHER: dict[str, Any] = {
     "batch": 64,
     "fanouts": (4, -1),
     "cache": 0.32,
+    "code": "difference",
+    "budget": 0.5,
     "cache_policy": "degree",
     "rows": "uniform:8",
     "depth": 0,
@@ -58,7 +60,7 @@ def test_every_method_and_option_says_what_it_is(kind: type[Method]) -> None:
     [
         ("", "there is no method ''; give one of exact"),
         ("exact --bits 2", "there is no --bits; exact has no options"),
-        ("sylvie --share 2", "there is no --share; sylvie has --bits, --staleness, --sync-every"),
+        ("sylvie --share 2", "there is no --share; sylvie has --bits, --code, --budget, --staleness, --sync-every"),
         ("sylvie --sync-every often", "--sync-every often; give a whole number"),
         ("sylvie --bits", "--bits has no value"),
         ("sylvie --bits --staleness 1", "--bits has no value"),

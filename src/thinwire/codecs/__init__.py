@@ -3,6 +3,7 @@
 from thinwire.codecs.base import Codec
 from thinwire.codecs.bucketed import Bucketed
 from thinwire.codecs.budget import Budget
+from thinwire.codecs.centred import Centred
 from thinwire.codecs.copies import BFloat16, Float16, Identity
 from thinwire.codecs.feedback import ErrorFeedback
 from thinwire.codecs.fitted import Fitted
@@ -21,6 +22,7 @@ __all__ = [
     "BFloat16",
     "Bucketed",
     "Budget",
+    "Centred",
     "Codec",
     "ErrorFeedback",
     "Fitted",

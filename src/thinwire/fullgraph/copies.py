@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from thinwire.codecs import Budget, Codec, Uniform
+from thinwire.codecs import Centred, Codec, Uniform
 
 # The codec of a wire's first message, which has no copy to refer to.
 FIRST = Uniform(8)
@@ -40,15 +40,17 @@ class Copies:
     def differences(self, parts: Sequence[Tensor], codecs: Sequence[Codec], seeds: Sequence[int]) -> list[Tensor]:
         """The message for each reader: what it lacks, as far as the codec sends it."""
         assert self.rows is not None
-        messages = []
+        messages: list[Tensor] = []
         begin = 0
         for part, codec, seed in zip(parts, codecs, seeds, strict=True):
             here = slice(begin, begin + len(part))
             copy = self.rows[here]
-            if isinstance(codec, Budget):
-                messages.append(self._chosen(codec, part, here))
+            if isinstance(codec, Centred) and codec.chooses_rows:
+                data = self._chosen(codec, part - copy, here)
             else:
-                messages.append(codec.encode_difference(part, copy, seed=seed))
+                data = codec.encode(part - copy, seed=seed)
+            codec.add(data, copy, seed=seed)
+            messages.append(data)
             begin = here.stop
         return messages
 
@@ -61,7 +63,7 @@ class Copies:
         """What `state` gave; without rows, the next message is a first one."""
         self.rows, self.ages = rows, ages
 
-    def _chosen(self, codec: Budget, part: Tensor, here: slice) -> Tensor:
+    def _chosen(self, codec: Centred, lacking: Tensor, here: slice) -> Tensor:
         """The message of a codec that chooses among the rows; notes which were sent."""
         assert self.rows is not None
         if self.ages is None:
@@ -71,6 +73,6 @@ class Copies:
         ages += 1
         weights = None if self.weights is None else self.weights[here]
         must = (ages - (MOST_AGE - 1)).clamp_(min=0)
-        data = codec.encode_rows(part, copy=self.rows[here], weights=weights, must=must)
-        ages.masked_fill_(codec.sent(data, part.shape) > 0, 0)
+        data = codec.encode_rows(lacking, weights=weights, must=must)
+        ages.masked_fill_(codec.sent(data, lacking.shape) > 0, 0)
         return data

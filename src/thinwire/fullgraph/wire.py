@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from thinwire.codecs import Budget, Codec, kernels, seed_from
+from thinwire.codecs import Centred, Codec, kernels, seed_from
 from thinwire.fullgraph.copies import FIRST, Copies
 from thinwire.fullgraph.trace import Trace
 from thinwire.links import Door, Transfer
@@ -101,7 +101,7 @@ class Wire:
     @property
     def chooses_rows(self) -> bool:
         """Whether codecs choose which rows to send."""
-        return any(isinstance(codec, Budget) for codec in self.codecs.out)
+        return any(isinstance(codec, Centred) and codec.chooses_rows for codec in self.codecs.out)
 
     def post(self, rows: Tensor, codecs: Codecs, seed: tuple[int, ...], *, hold: bool = False) -> None:
         """Encode the rows and send them; with `hold`, they are sent by `release`."""

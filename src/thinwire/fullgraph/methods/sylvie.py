@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from thinwire.codecs import Budget, Codec, Nearest, Uniform
+from thinwire.codecs import Budget, Centred, Codec, Nearest, Uniform
 from thinwire.fullgraph.methods import staleness
 from thinwire.fullgraph.methods.method import Method
 from thinwire.training.window import USUAL, Window
@@ -21,7 +21,7 @@ class Sylvie(Method):
     code: Literal["plain", "difference"] = "plain"
     """Rows as they are, unbiased; or what has changed since the reader's copy, so that errors are made up for."""
     budget: float = 0.0
-    """Mean bits a value, may be below 1: the rows that changed most are sent, at 1, 2, 4 or 8 bits. (0: all rows)"""
+    """Mean bits a value of differences, may be below 1: rows that changed most are sent. (0: all rows, by bits)"""
     staleness: Literal[0, 1] = 1
     """0 synchronous (Sylvie-S), 1 an epoch stale (Sylvie-A)."""
     sync_every: int = 10
@@ -32,20 +32,15 @@ class Sylvie(Method):
         staleness.check(self.sync_every)
         if not 0 <= self.budget <= 8:
             raise ValueError(f"budget is {self.budget}; give mean bits a value up to 8, or 0 to send every row by bits")
-        if self.budget and self.code == "plain":
-            raise ValueError(
-                f"budget is {self.budget} and code is plain, which sends every row; add --code difference, or leave "
-                "budget out"
-            )
 
     def codec(self) -> Codec:
-        if self.budget:
-            return Budget(self.budget)
-        return Nearest(self.bits) if self.sends_differences else Uniform(self.bits)
+        if self.sends_differences:
+            return Centred(Budget(self.budget) if self.budget else Nearest(self.bits))
+        return Uniform(self.bits)
 
     @property
     def sends_differences(self) -> bool:
-        return self.code == "difference"
+        return self.code == "difference" or self.budget > 0
 
     @property
     def may_be_stale(self) -> bool:
