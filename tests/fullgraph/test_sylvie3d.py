@@ -71,7 +71,7 @@ def bases(losses: Sequence[float], base: int, elapsed: Sequence[float] | None = 
     """The base after each epoch of these losses."""
     speed, chosen = Speed(), []
     for loss, took in zip(losses, elapsed or [1.0] * len(losses), strict=True):
-        speed.tell(loss, took)
+        speed.add(loss, took)
         base = speed.base(base)
         chosen.append(base)
     return chosen
@@ -184,7 +184,7 @@ def test_runs_obey_say_why_and_resume_to_the_same_bits(tmp_path: Path) -> None:
     for (whole, _, _, resumed), bases_there, said in ranks:
         assert resumed["losses"] == whole["losses"]
         assert bases_there == [2] * (FIRST - 1) + [4] * LOOKED_AT
-        assert "rank 1 told none in epoch 1; call model.distributed.note_loss(loss)" in said
+        assert "rank 1 noted none in epoch 1; call model.distributed.note_loss(loss)" in said
 
     for name, reasons in {"rises": {BEGINS, ROSE}, "falls": {BEGINS, FELL}}.items():
         plans = sorted((tmp_path / name).glob("plan.*.json"), key=lambda path: int(path.name.split(".")[1]))

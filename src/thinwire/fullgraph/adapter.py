@@ -58,22 +58,22 @@ class Adapter(Assigner):
         return self._event
 
     def after_epoch(self, halos: Sequence[Halo], epoch: int, seconds: float, loss: float | None) -> None:
-        """Tell the speed of the loss, and choose the base and the mode of the next epoch."""
+        """Note the loss, and choose the base and the mode of the next epoch."""
         start = time.perf_counter()
         self._event = {"base_bits": self.base}
         wires = [wire for halo in halos for wire in halo.wires() if wire.width]
         if not self._begun:
             self._begun = True
             self._record(halos, wires, epoch, BEGINS, [], start)
-        told = torch.tensor([0.0 if loss is None else loss, float(loss is None), seconds], dtype=torch.float64)
-        losses, untold, took_s = self._door.gather(told, channel=CHANNEL).T.tolist()
-        if any(untold):
-            ranks = ", ".join(str(rank) for rank, flag in enumerate(untold) if flag)
+        share = torch.tensor([0.0 if loss is None else loss, float(loss is None), seconds], dtype=torch.float64)
+        losses, missing, took_s = self._door.gather(share, channel=CHANNEL).T.tolist()
+        if any(missing):
+            ranks = ", ".join(str(rank) for rank, flag in enumerate(missing) if flag)
             raise ValueError(
-                f"{self._method.name} chooses bits by the loss, and rank {ranks} told none in epoch {epoch + 1}; call "
+                f"{self._method.name} chooses bits by the loss, and rank {ranks} noted none in epoch {epoch + 1}; call "
                 "model.distributed.note_loss(loss) before loss.backward(), on all ranks"
             )
-        self._speed.tell(sum(losses), took_s[0] if self._method.clock == "seconds" else 1.0)
+        self._speed.add(sum(losses), took_s[0] if self._method.clock == "seconds" else 1.0)
         speeds, before = self._speed.last, self.base
         self.base = self._speed.base(before)
         if self.base == before:

@@ -23,7 +23,7 @@ class Assigner(ABC):
 
     @abstractmethod
     def after_epoch(self, halos: Sequence[Halo], epoch: int, seconds: float, loss: float | None) -> None:
-        """The epoch's gradients are summed. `loss` is this rank's share, if the loop told it."""
+        """The epoch's gradients are summed. `loss` is this rank's share, if the loop noted it."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:

@@ -157,7 +157,7 @@ class DistributedState:
         self.assigner = method.assigner(door, shard, cost, seed)
         self.clock = Clock(method, seed, shard, door.rank, self.assigner)
         self._began_s = 0.0
-        self._loss: Tensor | float | None = None  # this rank's share in this pass, if it was told
+        self._loss: Tensor | float | None = None  # this rank's share in this pass, if it was noted
         self._is_open = False  # whether a training pass still waits for its gradients
         self._device = shard.x.device
         self._shard = shard

@@ -130,7 +130,7 @@ class Coded(Sums):
 
     def finish(self) -> list[tuple[nn.Parameter, Tensor | None]]:
         buffers, self._buffers = self._buffers, []
-        reached, broken = self._told()
+        reached, broken = self._gather_flags()
         fine = True
         for group, buffer in zip(self.groups, buffers, strict=True):
             group.wait()
@@ -160,7 +160,7 @@ class Coded(Sums):
         self.step += 1
         return sums
 
-    def _told(self) -> tuple[list[bool], list[int]]:
+    def _gather_flags(self) -> tuple[list[bool], list[int]]:
         """For each parameter whether some rank reached it, and the ranks whose gradients are not finite."""
         bits = [not self._is_fine, *self._flags]
         self._flags, self._is_fine = [], True
@@ -168,12 +168,12 @@ class Coded(Sums):
         packed = sum(int(bit) << place for place, bit in enumerate(bits)).to_bytes(size, "little")
         mine = torch.tensor(list(packed), dtype=torch.uint8, device=self.groups[0].device)
         parts = self._door.all_gather(mine, [size] * self._door.world_size, channel=REACHED).wait()
-        told = [int.from_bytes(bytes(part.tolist()), "little") for part in parts]
+        flags_by_rank = [int.from_bytes(bytes(part.tolist()), "little") for part in parts]
         by_any = 0
-        for flags in told:
+        for flags in flags_by_rank:
             by_any |= flags
         reached = [bool(by_any >> place & 1) for place in range(1, len(bits))]
-        return reached, [rank for rank, flags in enumerate(told) if flags & 1]
+        return reached, [rank for rank, flags in enumerate(flags_by_rank) if flags & 1]
 
     def _complaint(self, broken: Sequence[int]) -> str:
         door = self._door

@@ -106,15 +106,15 @@ class Speed:
     """The speed of the smoothed loss in the last epochs."""
 
     smoothed: float | None = None
-    told: int = 0  # losses so far
+    num_losses: int = 0
     last: list[float] = field(default_factory=list)
 
-    def tell(self, loss: float, elapsed: float) -> None:
+    def add(self, loss: float, elapsed: float) -> None:
         """Add an epoch. `elapsed`: how long it took."""
-        self.told += 1
+        self.num_losses += 1
         before = loss if self.smoothed is None else self.smoothed
         self.smoothed = OLD * before + NEW * loss
-        if self.told > SKIPPED:
+        if self.num_losses > SKIPPED:
             self.last = [*self.last, abs(self.smoothed - before) / elapsed][-LOOKED_AT:]
 
     def base(self, base: int) -> int:
@@ -134,8 +134,8 @@ class Speed:
         return chosen
 
     def to_json(self) -> dict[str, Any]:
-        return {"smoothed": self.smoothed, "told": self.told, "last": self.last}
+        return {"smoothed": self.smoothed, "num_losses": self.num_losses, "last": self.last}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Speed:
-        return cls(content["smoothed"], content["told"], list(content["last"]))
+        return cls(content["smoothed"], content["num_losses"], list(content["last"]))
