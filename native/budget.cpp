@@ -12,7 +12,6 @@
 namespace thinwire {
 namespace {
 
-constexpr int NUM_CHOICES = 5;
 constexpr uint8_t CHOICES[NUM_CHOICES] = {0, 1, 2, 4, 8};
 constexpr int64_t SENT_COST = 1, FILL = 64, COUNT_BYTES = 4;
 enum Kind : uint8_t { NOTHING, BITMAP, POSITIONS };
@@ -45,14 +44,7 @@ struct Account {
     bool take(const Step& s) { return take(s.before == 0, grown(s)); }
 };
 
-// The upper half of a positive double orders like it.
-uint32_t key_of(double rate) {
-    uint64_t bits;
-    memcpy(&bits, &rate, 8);
-    return (uint32_t)(bits >> 32);
-}
-
-void add_steps(const double* errors, double weight, uint32_t row, int now, const Account& account,
+void add_steps(const double* errors, double weight, uint32_t row, int now, const Account& account, uint32_t least,
                std::vector<Step>& steps) {
     double limit = std::numeric_limits<double>::infinity();
     auto compared = [&](int choice) { return choice ? account.costs[choice] + SENT_COST : 0; };
@@ -67,7 +59,9 @@ void add_steps(const double* errors, double weight, uint32_t row, int now, const
         }
         if (!target) return;
         limit = std::min(best, limit);
-        steps.push_back({key_of(limit), row, (uint8_t)now, (uint8_t)target});
+        const uint32_t key = price_of(limit);
+        if (key < least) return;
+        steps.push_back({key, row, (uint8_t)now, (uint8_t)target});
         now = target;
     }
 }
@@ -134,12 +128,12 @@ void fill(const std::vector<Step>& steps, Prefix prefix, Account& account, uint8
 }
 
 // Not all that must be sent fits: the largest `must` first, then the most gained.
-void choose_forced(const double* errors, const float* weights, const int64_t* must, std::vector<int64_t>& forced,
-                   Account& account, uint8_t* choices) {
+void choose_forced(const Offers& offers, std::vector<int64_t>& forced, Account& account, uint8_t* choices) {
+    const int64_t* must = offers.must;
     std::vector<uint32_t> keys(account.num_rows);
     for (int64_t row : forced) {
-        const double gain = errors[row * NUM_CHOICES] - errors[row * NUM_CHOICES + 1];
-        keys[row] = key_of((gain > 0.0 ? gain : 0.0) * (double)weights[row] / (double)(account.costs[1] + SENT_COST));
+        const double gain = offers.of(row)[0] - offers.of(row)[1], weight = (double)offers.weights[row];
+        keys[row] = price_of((gain > 0.0 ? gain : 0.0) * weight / (double)(account.costs[1] + SENT_COST));
     }
     auto sooner = [&](int64_t a, int64_t b) {
         if (must[a] != must[b]) return must[a] > must[b];
@@ -160,23 +154,129 @@ int64_t sent_bytes(int64_t num_rows, int64_t num_sent) {
     return 1 + std::min(bits_to_bytes(num_rows), positions) + bits_to_bytes(2 * num_sent);
 }
 
-void choose_rows(const double* errors, const float* weights, const int64_t* must, int64_t num_rows, int64_t width,
-                 int64_t size, uint8_t* bits) {
-    Account account{num_rows, size, {}};
-    for (int choice = 0; choice < NUM_CHOICES; ++choice) account.costs[choice] = row_bytes(width, CHOICES[choice]);
+uint32_t price_of(double rate) {
+    uint64_t bits;
+    memcpy(&bits, &rate, 8);
+    return (uint32_t)(bits >> 32);
+}
+
+double rate_of(uint32_t price) {
+    const uint64_t bits = (uint64_t)price << 32;
+    double rate;
+    memcpy(&rate, &bits, 8);
+    return rate;
+}
+
+int64_t compared_bytes(int64_t width, int choice) { return choice ? row_bytes(width, CHOICES[choice]) + SENT_COST : 0; }
+
+namespace {
+
+// Counts by price, from the highest down: 16 bins an octave, 64 octaves, and what is below that is never reached.
+class Prices {
+  public:
+    static constexpr uint32_t NUM_BINS = 1 << 10;
+    explicit Prices(uint32_t highest) : top_(highest >> SHIFT) {}
+    uint32_t bin(uint32_t key) const { return std::min(top_ - (key >> SHIFT), NUM_BINS); }
+    uint32_t least_of(uint32_t bin) const { return bin < NUM_BINS && bin <= top_ ? (top_ - bin) << SHIFT : 0; }
+
+  private:
+    static constexpr int SHIFT = 16;
+    uint32_t top_;
+};
+
+}  // namespace
+
+uint32_t likely_price(const Offers& offers) {
+    // What 2, 4 and 8 bits gain of the error at 1 bit, of a Gaussian row.
+    constexpr double GAINS[NUM_CHOICES] = {0.0, 0.0, 0.675, 0.292, 0.033};
+    std::array<int64_t, NUM_CHOICES> grown{};
+    std::array<double, NUM_CHOICES> rates{};
+    for (int choice = 1; choice < NUM_CHOICES; ++choice) {
+        grown[choice] = row_bytes(offers.width, CHOICES[choice]);
+        if (choice > 1) grown[choice] -= row_bytes(offers.width, CHOICES[choice - 1]);
+        rates[choice] = choice > 1 ? GAINS[choice] / (double)grown[choice] : 1.0 / (double)(grown[1] + SENT_COST);
+    }
+    double highest = 0.0;
+    for (int64_t row = 0; row < offers.num_rows; ++row)
+        highest = std::max(highest, (double)offers.weights[row] * offers.of(row)[0]);
+    const Prices prices(price_of(highest));
+    std::vector<int64_t> payload(Prices::NUM_BINS + 1);
+    int64_t left = offers.size;
+    for (int64_t row = 0; row < offers.num_rows; ++row) {
+        const double weight = (double)offers.weights[row];
+        const double* errors = offers.of(row);
+        double limit = weight * (errors[0] - errors[1]) * rates[1];
+        if (offers.must[row] > 0) left -= grown[1], limit = highest;
+        else if (limit > 0.0) payload[prices.bin(price_of(limit))] += grown[1];
+        for (int choice = 2; choice < NUM_CHOICES; ++choice) {
+            limit = std::min(limit, weight * errors[1] * rates[choice]);
+            if (!(limit > 0.0)) break;
+            payload[prices.bin(price_of(limit))] += grown[choice];
+        }
+    }
+    for (uint32_t bin = 0; bin < Prices::NUM_BINS; ++bin)
+        if ((left -= payload[bin]) < 0) return prices.least_of(bin);
+    return 0;
+}
+
+// Why no step below this price is looked at. Of each row the errors are known up to some choice; the others are taken
+// to be infinite. At a price, follow the steps along what is known of a row, as add_steps does, to the choice that it
+// reaches. With all errors known the row reaches that choice too, or one beyond what is known: a step goes elsewhere
+// only to a choice that gains as much a byte or more. Let the rows that reach choices, but for the FILL - 1 with the
+// most bytes, take more than the size. choose_rows takes the longest prefix of all steps that fits, and looks at FILL
+// steps more. Were one of these below the price, then fewer than FILL steps of the price or more would lie behind the
+// prefix, so all rows but FILL - 1 would have taken theirs in it: it would not fit.
+uint32_t least_price(const Offers& offers) {
+    Account account{offers.num_rows, offers.size, {}};
+    for (int choice = 0; choice < NUM_CHOICES; ++choice)
+        account.costs[choice] = row_bytes(offers.width, CHOICES[choice]);
+    std::array<int64_t, NUM_CHOICES> reached{};
+    std::vector<Step> steps;
+    uint32_t highest = 0;
+    for (int64_t row = 0; row < offers.num_rows; ++row) {
+        const int first = offers.must[row] > 0;
+        reached[first] += 1;
+        add_steps(offers.of(row), (double)offers.weights[row], (uint32_t)row, first, account, 0, steps);
+    }
+    // What is forced goes at 1 bit as far as it fits, and if not all does, nothing else.
+    if (!account.take(reached[1], reached[1] * account.costs[1]))
+        return price_of(std::numeric_limits<double>::infinity());
+    for (const Step& s : steps) highest = std::max(highest, s.key);
+    const Prices prices(highest);
+    std::vector<std::array<int32_t, NUM_CHOICES>> changes(Prices::NUM_BINS + 1);
+    for (const Step& s : steps) {
+        auto& change = changes[prices.bin(s.key)];
+        --change[s.before], ++change[s.after];
+    }
+    for (uint32_t bin = 0; bin < Prices::NUM_BINS; ++bin) {
+        int64_t payload = 0, spared = FILL - 1;
+        for (int choice = NUM_CHOICES - 1; choice >= 1; --choice) {
+            reached[choice] += changes[bin][choice];
+            const int64_t less = std::min(spared, reached[choice]);
+            payload += (reached[choice] - less) * account.costs[choice], spared -= less;
+        }
+        if (payload > offers.size) return prices.least_of(bin);
+    }
+    return 0;
+}
+
+void choose_rows(const Offers& offers, uint32_t least, uint8_t* bits) {
+    const int64_t num_rows = offers.num_rows;
+    Account account{num_rows, offers.size, {}};
+    for (int choice = 0; choice < NUM_CHOICES; ++choice)
+        account.costs[choice] = row_bytes(offers.width, CHOICES[choice]);
     memset(bits, 0, num_rows);
     std::vector<int64_t> forced;
     for (int64_t row = 0; row < num_rows; ++row)
-        if (must[row] > 0) forced.push_back(row);
+        if (offers.must[row] > 0) forced.push_back(row);
     const int64_t num_forced = (int64_t)forced.size();
     if (!account.take(num_forced, num_forced * account.costs[1])) {
-        choose_forced(errors, weights, must, forced, account, bits);
+        choose_forced(offers, forced, account, bits);
     } else {
         for (int64_t row : forced) bits[row] = 1;
         std::vector<Step> steps;
-        steps.reserve(num_rows * 3);
         for (int64_t row = 0; row < num_rows; ++row)
-            add_steps(errors + row * NUM_CHOICES, (double)weights[row], (uint32_t)row, bits[row], account, steps);
+            add_steps(offers.of(row), (double)offers.weights[row], (uint32_t)row, bits[row], account, least, steps);
         const Prefix prefix = take_prefix(steps, account);
         int64_t equals = prefix.equals;
         for (const Step& s : steps)

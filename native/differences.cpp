@@ -13,6 +13,7 @@
 #include "checks.h"
 #include "parallel.h"
 #include "sampling.h"
+#include "spend.h"
 #include "tensors.h"
 
 namespace nb = nanobind;
@@ -138,7 +139,28 @@ void choose(Errors errors, Weights weights, Ages must, int64_t width, int64_t si
     require(num_rows < (int64_t{1} << 32), "choose_rows: too many rows");
     nb::gil_scoped_release release;
     const WithSubnormals scope;
-    choose_rows(errors.data(), weights.data(), must.data(), num_rows, width, size, bits.data());
+    choose_rows({errors.data(), NUM_CHOICES, weights.data(), must.data(), num_rows, width, size}, 0, bits.data());
+}
+
+bool encode_rows_within(const Rows& x, float* copy, const Weights& weights, const Ages& must, DataOut& out) {
+    const int64_t num_rows = x.shape(0), width = x.shape(1);
+    expect(weights.size(), num_rows, "encode_budget, weights");
+    expect(must.size(), num_rows, "encode_budget, must");
+    require(num_rows >= 1 && width >= 1, "encode_budget: rows and width must be at least 1");
+    require(num_rows < (int64_t{1} << 31), "encode_budget: too many rows");
+    require(out.size() >= sent_bytes(num_rows, 1) + row_bytes(width, 1), "encode_budget: not even a row fits");
+    nb::gil_scoped_release release;
+    return encode_budget(current_kernels(), x.data(), copy, weights.data(), must.data(), num_rows, width, out.size(),
+                         out.data());
+}
+
+bool encode_budget_rows(Rows x, Weights weights, Ages must, DataOut out) {
+    return encode_rows_within(x, nullptr, weights, must, out);
+}
+
+bool encode_budget_difference(Rows x, RowsOut copy, Weights weights, Ages must, DataOut out) {
+    expect_same(x, copy);
+    return encode_rows_within(x, copy.data(), weights, must, out);
 }
 
 void write(Data bits, DataOut out) {
@@ -177,6 +199,10 @@ void bind_differences(nb::module_& m) {
     m.def("nearest_difference_errors", &nearest_difference_errors, "x"_a, "copy"_a, "out"_a, "The same of x - copy.");
     m.def("choose_rows", &choose, "errors"_a, "weights"_a, "must"_a, "width"_a, "size"_a, "bits"_a,
           "The bits of each row, so that all fits into `size` bytes, to `bits`.");
+    m.def("encode_budget", &encode_budget_rows, "x"_a, "weights"_a, "must"_a, "out"_a,
+          "Which rows are sent, and those rows, to `out`, as choose_rows has it; False where one can't be sent.");
+    m.def("encode_budget_difference", &encode_budget_difference, "x"_a, "copy"_a, "weights"_a, "must"_a, "out"_a,
+          "The same of x - copy, to which what was sent is then added.");
     m.def("write_sent", &write, "bits"_a, "out"_a, "Which rows are sent at how many bits, to `out`.");
     m.def("read_sent", &read, "data"_a, "bits"_a,
           "What write_sent wrote, to `bits`; how many bytes it was, -1 where they can't be its.");

@@ -1,11 +1,13 @@
 // One instruction set's kernels: this file is compiled once per set, THINWIRE_ISA naming it. Only switches live here.
 #include "kernels.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "copy.h"
 #include "drop.h"
 #include "flat.h"
+#include "measured.h"
 #include "nearest.h"
 #include "neighbours.h"
 #include "rows.h"
@@ -237,11 +239,6 @@ void decode_nearest_one(const uint8_t* data, int64_t width, int bits, float* x, 
     }
 }
 
-// x - copy, of one row.
-void difference_of(const float* x, const float* copy, int64_t width, float* out) {
-    for (int64_t c = 0; c < width; ++c) out[c] = x[c] - copy[c];
-}
-
 bool encode_nearest(const float* x, float* copy, int64_t begin, int64_t end, int64_t width, int bits,
                     const uint8_t* widths, const int64_t* offsets, uint8_t* out) {
     const int64_t stride = packed_bytes(width, bits) + 4;
@@ -250,12 +247,7 @@ bool encode_nearest(const float* x, float* copy, int64_t begin, int64_t end, int
         const int own = widths ? widths[row] : bits;
         if (!own) continue;
         uint8_t* to = out + (widths ? offsets[row] : row * stride);
-        const float* from = x + row * width;
-        if (copy) {
-            difference_of(from, copy + row * width, width, left.data());
-            from = left.data();
-        }
-        if (!encode_nearest_one(from, width, own, to)) return false;
+        if (!encode_nearest_one(difference_of(x, copy, row, width, left.data()), width, own, to)) return false;
         if (copy) decode_nearest_one(to, width, own, copy + row * width, Put::add);
     }
     return true;
@@ -273,13 +265,55 @@ void decode_nearest(const uint8_t* data, int64_t begin, int64_t end, int64_t wid
 
 void nearest_errors(const float* x, const float* copy, int64_t begin, int64_t end, int64_t width, double* out) {
     std::vector<float> left(copy ? width : 0);
-    for (int64_t row = begin; row < end; ++row) {
-        const float* from = x + row * width;
-        if (copy) {
-            difference_of(from, copy + row * width, width, left.data());
-            from = left.data();
+    for (int64_t row = begin; row < end; ++row)
+        nearest_errors_of(difference_of(x, copy, row, width, left.data()), width, out + row * 5);
+}
+
+void measure_rows(const float* x, const float* copy, int64_t begin, int64_t end, int64_t width, const Wanted& wanted,
+                  Measured* out) {
+    Together block(x, copy, width);
+    for (int64_t row = begin; row < end; row += block.most) {
+        const int count = (int)std::min<int64_t>(block.most, end - row);
+        for (int i = 0; i < count; ++i) {
+            const int64_t next = row + i + block.most;
+            block.take(i, row + i, next < end ? next : -1);
         }
-        nearest_errors_of(from, width, out + row * 5);
+        measure_together(block, count, width, out);
+        measure_wanted(block, count, width, wanted, out);
+    }
+}
+
+void measure_further(const float* x, const float* copy, const int32_t* rows, int64_t num_rows, int64_t width,
+                     const Wanted& wanted, Measured* out) {
+    Together block(x, copy, width);
+    for (int64_t at = 0; at < num_rows; at += block.most) {
+        const int count = (int)std::min<int64_t>(block.most, num_rows - at);
+        for (int i = 0; i < count; ++i) {
+            const int64_t next = at + i + block.most;
+            block.take(i, rows[at + i], next < num_rows ? rows[next] : -1);
+        }
+        measure_wanted(block, count, width, wanted, out);
+    }
+}
+
+void encode_measured_one(const float* x, int64_t width, int bits, const Measured& measured, uint8_t* out) {
+    switch (bits) {
+        case 1: return encode_measured_row<1>(x, width, measured, out);
+        case 2: return encode_measured_row<2>(x, width, measured, out);
+        case 4: return encode_measured_row<4>(x, width, measured, out);
+        default: return encode_measured_row<8>(x, width, measured, out);
+    }
+}
+
+void encode_measured(const float* x, float* copy, const int32_t* rows, int64_t num_rows, int64_t width,
+                     const uint8_t* widths, const int64_t* offsets, const Measured* measured, uint8_t* out) {
+    Together block(x, copy, width);
+    for (int64_t i = 0; i < num_rows; ++i) {
+        const int64_t row = rows[i], next = i + ROWS_AHEAD;
+        block.take(0, row, next < num_rows ? rows[next] : -1);
+        block.fetch(0), block.fetch(0);
+        encode_measured_one(block.rows[0], width, widths[row], measured[row], out + offsets[row]);
+        if (copy) decode_nearest_one(out + offsets[row], width, widths[row], copy + row * width, Put::add);
     }
 }
 
@@ -326,10 +360,33 @@ namespace thinwire {
 using namespace THINWIRE_ISA;
 
 const Kernels TW_JOIN(kernels_, THINWIRE_ISA) = {
-    TW_TEXT(THINWIRE_ISA), encode_rows,    decode_rows,    encode_format,  decode_format,
-    encode_scaled,         decode_scaled,  largest_in,     sum_in,         product_in,
-    encode_buckets,        decode_buckets, collect,        count_low,      drop_rows,
-    row_variances,         encode_nearest, decode_nearest, nearest_errors, sum_neighbours,
-    sum_readers,           gather_rows,    take_rows,      encode_taken,   decode_placed,
+    TW_TEXT(THINWIRE_ISA),
+    encode_rows,
+    decode_rows,
+    encode_format,
+    decode_format,
+    encode_scaled,
+    decode_scaled,
+    largest_in,
+    sum_in,
+    product_in,
+    encode_buckets,
+    decode_buckets,
+    collect,
+    count_low,
+    drop_rows,
+    row_variances,
+    encode_nearest,
+    decode_nearest,
+    nearest_errors,
+    measure_rows,
+    measure_further,
+    encode_measured,
+    sum_neighbours,
+    sum_readers,
+    gather_rows,
+    take_rows,
+    encode_taken,
+    decode_placed,
 };
 }  // namespace thinwire

@@ -9,6 +9,28 @@ namespace thinwire {
 // for output too large to be found there afterwards; or added to what is there.
 enum class Put { write, stream, add };
 
+// What is known of a row's differences after it was measured at some of the choices 0, 1, 2, 4 and 8 bits.
+struct Measured {
+    double errors[5];        // squared, left at each choice; infinite where not measured, or where it can't be sent
+    double squares, moment;  // scaled: of the row, and of the row without its mean
+    float unit, mean, lowest, highest;
+    int32_t known;  // the last choice that was measured; all before it were too
+    // How codes are made at 1, 2, 4 and 8 bits, and the four bytes that follow them.
+    struct Sent {
+        float inverse, shift;
+        uint16_t wire[2];
+    } sent[4];
+};
+
+// Whether a row is worth measuring at one more choice.
+class Wanted {
+  public:
+    virtual bool operator()(const Measured& row, int64_t number, int choice) const = 0;
+
+  protected:
+    ~Wanted() = default;
+};
+
 struct Kernels {
     const char* isa;
 
@@ -61,6 +83,17 @@ struct Kernels {
                            const uint8_t* widths, const int64_t* offsets, float* x, Put put);
     // The squared error left of rows [begin, end) at 0, 1, 2, 4 and 8 bits, out[row * 5 + i]; the copy may be null.
     void (*nearest_errors)(const float* x, const float* copy, int64_t begin, int64_t end, int64_t width, double* out);
+
+    // The same a choice at a time, the width at least 1: 0 and 1 bits of rows [begin, end), then 2, 4 and 8 bits as far
+    // as is wanted of each.
+    void (*measure_rows)(const float* x, const float* copy, int64_t begin, int64_t end, int64_t width,
+                         const Wanted& wanted, Measured* out);
+    // Of those rows that are named, the next choice after those known, and further ones as far as is wanted.
+    void (*measure_further)(const float* x, const float* copy, const int32_t* rows, int64_t num_rows, int64_t width,
+                            const Wanted& wanted, Measured* out);
+    // encode_nearest of the rows that are named, each at bits for which it was measured.
+    void (*encode_measured)(const float* x, float* copy, const int32_t* rows, int64_t num_rows, int64_t width,
+                            const uint8_t* widths, const int64_t* offsets, const Measured* measured, uint8_t* out);
 
     // out[r] = scale[r] * sum over edges e of row r of weight[e] * x[columns[e]], rows [begin, end) of `width` values.
     // weight and scale may be null: all 1.

@@ -8,6 +8,15 @@
 
 namespace thinwire::THINWIRE_ISA {
 
+// A row of x, or with a copy of x - copy, which is then in `left`.
+TW_INLINE const float* difference_of(const float* x, const float* copy, int64_t row, int64_t width, float* left) {
+    x += row * width;
+    if (!copy) return x;
+    copy += row * width;
+    for (int64_t c = 0; c < width; ++c) left[c] = x[c] - copy[c];
+    return left;
+}
+
 // A sum in the order of variance.h.
 struct Sum {
     Floats parts[SUM_PARTS] = {};
@@ -17,14 +26,20 @@ struct Sum {
 
 // Of whole numbers: exact in doubles, in any order.
 TW_INLINE double exact_sum(Floats v) {
+    typedef double Four TW_VECTOR(32);
+    typedef double Two TW_VECTOR(16);
     HalfFloats halves[2];
     memcpy(halves, &v, sizeof v);
     const Doubles sums = __builtin_convertvector(halves[0], Doubles) + __builtin_convertvector(halves[1], Doubles);
-    double lanes[LANES / 2];
-    memcpy(lanes, &sums, sizeof lanes);
-    for (int half = LANES / 4; half >= 1; half /= 2)
-        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-    return lanes[0];
+    const char* from = (const char*)&sums;
+    Two two = load<Two>(from);
+    if constexpr (LANES == 16) {
+        const Four four = load<Four>(from) + load<Four>(from + 32);
+        two = load<Two>(&four) + load<Two>((const char*)&four + 16);
+    } else if constexpr (LANES == 8) {
+        two += load<Two>(from + 16);
+    }
+    return two[0] + two[1];
 }
 
 // So many values that float32 sums of squared codes are exact: afterwards they are added to doubles.
@@ -140,9 +155,8 @@ struct TwoMeans {
     TW_MEMBER Ints add(Floats y, int part) {
         above.add(larger(y, Floats{}), part);
         below.add(smaller(y, Floats{}), part);
-        const Ints code = y > Floats{};
-        num_above += __builtin_popcount(lanes(code));
-        return -code;
+        num_above += __builtin_popcount(lanes_above_zero(y));
+        return -(Ints)(y > Floats{});
     }
     // Without a moment the error is not asked for.
     TW_MEMBER Coded code(const Scaled& s, int64_t width, double moment) const {
@@ -160,19 +174,25 @@ struct TwoMeans {
     }
 };
 
+template <int BITS>
+TW_INLINE Ints line_codes(Floats y, float inverse, float shift) {
+    constexpr float LEVELS = (1 << BITS) - 1;
+    return truncate(smaller(larger(y * inverse - shift, Floats{}), splat(LEVELS)));
+}
+
 // Codes nearest to a line, and the sums that the best line for them needs.
 template <int BITS>
 struct Line {
     static constexpr int LEVELS = (1 << BITS) - 1;
-    float inverse, shift;
+    float inverse = 0.0f, shift = 0.0f;
     Floats totals{}, squares{};
     Sum product;
     double total = 0.0, square = 0.0;
 
+    TW_MEMBER Line() = default;
     TW_MEMBER Line(float low, float step) : inverse(step > 0.0f ? 1.0f / step : 0.0f), shift(low * inverse - 0.5f) {}
     TW_MEMBER Ints add(Floats y, int part, Ints valid) {
-        const Floats t = y * inverse - shift;
-        const Ints code = truncate(smaller(larger(t, Floats{}), splat((float)LEVELS))) & valid;
+        const Ints code = line_codes<BITS>(y, inverse, shift) & valid;
         const Floats exact = to_floats(code);
         totals += exact;
         squares += exact * exact;
@@ -227,14 +247,17 @@ TW_INLINE Line<BITS> first_line(const Scaled& s, int64_t width, double moment) {
     return Line<BITS>(low, (high - low) / (float)Line<BITS>::LEVELS);
 }
 
+TW_INLINE Ints grid_codes(Floats x, const Grid& grid) {
+    return smaller(truncate((x - grid.low) * grid.inverse + 0.5f), splat(255));
+}
+
 // The grid of Uniform(8), rounded to the nearest.
 struct Nearest {
     const Grid grid;
     float unit;
     Sum left;
     TW_MEMBER Ints add(Floats x, int part, Ints valid) {
-        const Floats t = (x - grid.low) * grid.inverse;
-        const Ints code = smaller(truncate(t + 0.5f), splat(255));
+        const Ints code = grid_codes(x, grid);
         const Floats off = (x - (to_floats(code) * grid.step + grid.low)) * unit;
         left.add((Floats)((Ints)(off * off) & valid), part);
         return code;

@@ -61,7 +61,7 @@ TW_INLINE Ints iota() {
 
 constexpr uint32_t NON_FINITE = 0x7f800000u;  // magnitudes from here on are infinity and NaN
 
-// any: does a comparison hold somewhere; lanes: where, a bit for each lane.
+// any: does a comparison hold somewhere; lanes: where, a bit for each lane; lanes_above_zero: where a value is.
 
 // Four registers of codes (each 0..255) in one register of bytes, in order; and back.
 struct Codes {
@@ -79,6 +79,7 @@ TW_INLINE float largest(Floats v) { return _mm512_reduce_max_ps((__m512)v); }
 TW_INLINE void stream(float* p, Floats v) { _mm512_stream_ps(p, (__m512)v); }
 TW_INLINE bool any(Ints v) { return _mm512_test_epi32_mask((__m512i)v, (__m512i)v) != 0; }
 TW_INLINE uint32_t lanes(Ints v) { return _mm512_movepi32_mask((__m512i)v); }
+TW_INLINE uint32_t lanes_above_zero(Floats v) { return _mm512_cmp_ps_mask((__m512)v, _mm512_setzero_ps(), _CMP_GT_OQ); }
 
 TW_INLINE Longs join(const Codes& c) {
     __m512i low = _mm512_packs_epi32((__m512i)c.part[0], (__m512i)c.part[1]);
@@ -182,6 +183,8 @@ TW_INLINE void end_of_stream() {
 }
 
 #if TW_BYTES < 64
+
+TW_INLINE uint32_t lanes_above_zero(Floats v) { return lanes(v > Floats{}); }
 
 TW_INLINE float smallest(Floats v) {
     float result = v[0];

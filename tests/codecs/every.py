@@ -1,4 +1,4 @@
-"""Every codec, for laws that hold for all."""
+"""Every codec, for laws that hold for all, and the module of kernels."""
 
 import torch
 
@@ -21,6 +21,7 @@ from thinwire.codecs import (
     TopK,
     Uniform,
 )
+from thinwire.codecs.kernels import Native, native
 
 MIXED_WIDTHS = (0, 1, 2, 4, 8, 16, 32)
 
@@ -62,3 +63,9 @@ SIZES = (0, 1, 7, 8, 9, 255, 256, 257)
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def module() -> Native:
+    loaded = native()
+    assert loaded is not None, "the native module is not built: run `make test`, which builds it"
+    return loaded

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.codecs.every import every_codec, normal
+from tests.codecs.every import every_codec, module, normal
 from thinwire.codecs import (
     QSGD,
     Budget,
@@ -27,7 +27,7 @@ from thinwire.codecs import (
     twins,
     variances,
 )
-from thinwire.codecs.kernels import Native, native, twins_only
+from thinwire.codecs.kernels import twins_only
 
 WIDTHS = (0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 255, 256, 257)
 
@@ -44,28 +44,6 @@ INPUTS: dict[str, Callable[[int, int], torch.Tensor]] = {
     "large offset": lambda n, d: 1000 + normal(n, d) * 1e-3,
     "heavy tail": lambda n, d: normal(n, d) ** 9,
 }
-
-
-def module() -> Native:
-    loaded = native()
-    assert loaded is not None, "the native module is not built: run `make test`, which builds it"
-    return loaded
-
-
-@pytest.fixture(params=["portable", "avx2", "avx512"])
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    chosen: str = request.param
-    if not module().set_isa(chosen):
-        pytest.skip(f"this processor has no {chosen}")
-    yield chosen
-    module().set_isa("best")
-
-
-@pytest.fixture
-def restore_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 class Outcome(NamedTuple):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from thinwire.codecs.base import Codec, Shape, as_rows, rows_and_width
 from thinwire.codecs.kernels import kernels_for
-from thinwire.codecs.twins.budget import sent_bytes
+from thinwire.codecs.twins.budget import row_places, sent_bytes
 from thinwire.codecs.twins.rows import row_bytes
 
 
@@ -82,23 +82,9 @@ class Budget(Codec):
     def _choose_and_send(self, x: Tensor, copy: Tensor | None, weights: Tensor, must: Tensor, out: Tensor) -> bool:
         if not x.numel():
             return True
-        kernels, rows_ND = kernels_for(x), as_rows(x)
-        num_rows, width = rows_ND.shape
-        errors_N5 = torch.empty(num_rows, 5, dtype=torch.float64, device=x.device)
         if copy is None:
-            kernels.nearest_errors(rows_ND, errors_N5)
-        else:
-            kernels.nearest_difference_errors(rows_ND, as_rows(copy), errors_N5)
-        if not bool(torch.isfinite(errors_N5[:, 0]).all()):
-            return False
-        bits_N = torch.empty(num_rows, dtype=torch.uint8, device=x.device)
-        kernels.choose_rows(errors_N5, weights, must, width, len(out), bits_N)
-        begin, end = self._places(bits_N, width)
-        kernels.write_sent(bits_N, out[:begin])
-        out[end:] = 0
-        if copy is None:
-            return kernels.encode_chosen(rows_ND, bits_N, out[begin:end])
-        return kernels.encode_chosen_difference(rows_ND, as_rows(copy), bits_N, out[begin:end])
+            return kernels_for(x).encode_budget(as_rows(x), weights, must, out)
+        return kernels_for(x).encode_budget_difference(as_rows(x), as_rows(copy), weights, must, out)
 
     def _decode(self, data: Tensor, seed: int, out: Tensor) -> bool:
         found = self._read(data, out.shape)
@@ -126,15 +112,8 @@ class Budget(Codec):
         begin = kernels_for(data).read_sent(data, bits_N)
         if begin < 0:
             return None
-        begin, end = self._places(bits_N, width, begin)
+        begin, end = row_places(bits_N, width, begin)
         return (bits_N, data[begin:end]) if end <= len(data) else None
-
-    def _places(self, bits_N: Tensor, width: int, begin: int = 0) -> tuple[int, int]:
-        """Where the rows' bytes begin and end."""
-        counts = torch.bincount(bits_N, minlength=9)[[1, 2, 4, 8]].tolist()
-        begin = begin or sent_bytes(len(bits_N), sum(counts))
-        sizes = [count * row_bytes(width, bits) for count, bits in zip(counts, (1, 2, 4, 8), strict=True)]
-        return begin, begin + sum(sizes)
 
     def _weights(self, weights: Tensor | None, num_rows: int, device: torch.device) -> Tensor:
         if weights is None:
@@ -144,9 +123,9 @@ class Budget(Codec):
                 f"{self}.encode_rows: weights are {weights.dtype} of shape {tuple(weights.shape)} on {weights.device}; "
                 f"give a float32 for each row, shape ({num_rows},) on {device}"
             )
-        wrong = torch.nonzero(~(torch.isfinite(weights) & (weights >= 0))).flatten()
-        if len(wrong):
-            row = int(wrong[0])
+        least, most = torch.aminmax(weights) if num_rows else (0.0, 0.0)
+        if not 0 <= float(least) <= float(most) < math.inf:  # also where one is NaN
+            row = int(torch.nonzero(~(torch.isfinite(weights) & (weights >= 0)))[0])
             raise ValueError(
                 f"{self}.encode_rows: row {row} weighs {weights[row].item()}; give finite weights, 0 or more"
             )

@@ -3,7 +3,13 @@
 One file here for one header there, same names, same argument order; runs on any device.
 """
 
-from thinwire.codecs.twins.budget import choose_rows, read_sent, write_sent
+from thinwire.codecs.twins.budget import (
+    choose_rows,
+    encode_budget,
+    encode_budget_difference,
+    read_sent,
+    write_sent,
+)
 from thinwire.codecs.twins.copy import add_copy, decode_copy, encode_copy
 from thinwire.codecs.twins.drop import drop_rows
 from thinwire.codecs.twins.flat import (
@@ -71,6 +77,8 @@ __all__ = [
     "decode_topk",
     "decode_uniform",
     "drop_rows",
+    "encode_budget",
+    "encode_budget_difference",
     "encode_chosen",
     "encode_chosen_difference",
     "encode_copy",

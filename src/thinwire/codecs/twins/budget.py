@@ -19,6 +19,7 @@ from bisect import bisect_right
 import torch
 from torch import Tensor
 
+from thinwire.codecs.twins.nearest import add_chosen, encode_chosen, nearest_errors
 from thinwire.codecs.twins.pack import pack, packed_bytes, unpack
 from thinwire.codecs.twins.rows import row_bytes
 from thinwire.codecs.twins.sparse import position_bytes, read_positions, write_positions
@@ -80,6 +81,40 @@ def choose_rows(errors_N5: Tensor, weights_N: Tensor, must_N: Tensor, width: int
         sent, used = sent + new, used + int(grown[i])
         choices[own] = after[i]
     bits_N.copy_(torch.tensor(CHOICES, device=bits_N.device)[choices])
+
+
+def encode_budget(x_ND: Tensor, weights_N: Tensor, must_N: Tensor, out: Tensor) -> bool:
+    """Which rows are sent at how many bits, then their bytes, then zeros, to `out`; False where one is not finite."""
+    num_rows, width = x_ND.shape
+    errors_N5 = torch.empty(num_rows, len(CHOICES), dtype=torch.float64, device=x_ND.device)
+    nearest_errors(x_ND, errors_N5)
+    if not bool(torch.isfinite(errors_N5[:, 0]).all()):
+        return False
+    bits_N = torch.empty(num_rows, dtype=torch.uint8, device=x_ND.device)
+    choose_rows(errors_N5, weights_N, must_N, width, len(out), bits_N)
+    begin, end = row_places(bits_N, width)
+    write_sent(bits_N, out[:begin])
+    out[end:] = 0
+    return encode_chosen(x_ND, bits_N, out[begin:end])
+
+
+def encode_budget_difference(x_ND: Tensor, copy_ND: Tensor, weights_N: Tensor, must_N: Tensor, out: Tensor) -> bool:
+    """x - copy to `out`, and what `out` decodes to added to `copy`."""
+    if not encode_budget(x_ND - copy_ND, weights_N, must_N, out):
+        return False
+    bits_N = torch.empty(len(x_ND), dtype=torch.uint8, device=x_ND.device)
+    begin = read_sent(out, bits_N)
+    begin, end = row_places(bits_N, x_ND.shape[1], begin)
+    add_chosen(out[begin:end], bits_N, copy_ND)
+    return True
+
+
+def row_places(bits_N: Tensor, width: int, begin: int = 0) -> tuple[int, int]:
+    """Where the rows' bytes begin and end."""
+    counts = torch.bincount(bits_N, minlength=9)[list(CHOICES[1:])].tolist()
+    begin = begin or sent_bytes(len(bits_N), sum(counts))
+    sizes = [count * row_bytes(width, bits) for count, bits in zip(counts, CHOICES[1:], strict=True)]
+    return begin, begin + sum(sizes)
 
 
 def write_sent(bits_N: Tensor, out: Tensor) -> None:
