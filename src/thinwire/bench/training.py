@@ -26,11 +26,16 @@ def _is_timed(case: Case, rows: Sequence[MethodRow]) -> bool:
     return bool(case.settings.get("timed"))
 
 
+def _has_losses(case: Case, rows: Sequence[MethodRow]) -> bool:
+    """Results saved before losses were kept have none."""
+    return any((row.more or {}).get("loss") is not None for row in rows)
+
+
 COLUMNS = (
     replace(columns.SECONDS, is_shown=_is_timed),
     replace(columns.RATIO, is_shown=_is_timed),
     columns.MB_SENT,
-    columns.figure("loss", "loss", ".3f"),
+    replace(columns.figure("loss", "loss", ".3f"), is_shown=_has_losses),
     columns.figure("score", "score", ".2%"),
     columns.figure("points", "points_to_exact", "+.2f"),
     columns.figure("best", "best_score", ".2%"),
@@ -38,9 +43,9 @@ COLUMNS = (
     replace(columns.figure("to exact's", "to_score_s", ".4g"), is_shown=_is_timed),
 )
 CAPTION = (
-    "{} seeds; mean training loss and test score after the last epoch, and the score in the epoch of the best "
-    "validation score, with points beside `exact` of the same model; where time was taken, median seconds of training, "
-    "and until that one's final validation score was reached"
+    "{} seeds; mean test score after the last epoch, and in the epoch of the best validation score, with "
+    "points beside `exact` of the same model; where time was taken, median seconds of training, and until that one's "
+    "final validation score was reached"
 )
 
 
